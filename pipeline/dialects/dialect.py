@@ -35,7 +35,7 @@ declares. Raises ServingError.
 
 
 class Form(NamedTuple):
-    """A response format of a protocol, such as JSON or protobuf, with its encoders, which run in a worker."""
+    """A response format of a protocol, such as JSON or protobuf, with encoders that run in a worker."""
 
     render: Render
     # Encodes a Response built by the app's ResponseOp. None: `render` encodes the values of that Response.
@@ -45,22 +45,28 @@ class Form(NamedTuple):
 
 
 class Dialect(Protocol):
-    """A request protocol with its HTTP paths and gRPC methods: the object that an entry point names."""
+    """A plug-in for a request protocol, with its HTTP paths and gRPC methods.
+
+    A package's entry point names it.
+    """
 
     name: str  # the name of the entry point
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
-        """Return the handlers of the front process, HTTP and gRPC. Called once, before ports open."""
+        """Return the protocol's HTTP and gRPC handlers, for the front-end process.
+
+        Called once, before ports open.
+        """
 
     def worker(self) -> WorkerPart:
-        """Return the encoders of responses and the decoders of inputs, in a worker process.
+        """Return the encoders of responses and the decoders of inputs, for a worker process.
 
         Called once per worker, before the app's script runs.
         """
 
 
 class SeparatePort(NamedTuple):
-    """An HTTP port with an application of its own, which its key in config.yml opens."""
+    """An additional HTTP port with its own application. A key in config.yml opens the port."""
 
     app: HttpApplication
     health: Collection[bytes]  # pages without an API key, if `security.open_health` is set
@@ -69,7 +75,7 @@ class SeparatePort(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FrontPart:
-    """The handlers of a request protocol in the front process, with their HTTP paths and gRPC methods."""
+    """The part of a protocol in the front-end process: handlers with their HTTP paths and gRPC methods."""
 
     http: HttpHandler | None = None
     prefixes: Collection[str] = ()  # "/v1/": paths below; "/v2": this path; "/": all other paths
@@ -85,18 +91,18 @@ class FrontPart:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerPart:
-    """The encoders of a protocol's responses, and the kinds of input values that its workers decode."""
+    """The part of a protocol in a worker: encoders of responses, and input types that the worker decodes."""
 
     forms: Mapping[str, Form]  # by name, such as "lines.text"
     unread: Collection[type[Unread]] = ()  # values that the front does not decode
 
 
 def load_forms(dialects: Sequence[Plugin]) -> dict[str, Form]:
-    """Return the response formats of protocol plug-ins by name, and register their decoders, in a worker.
+    """Return the response formats of all protocol plug-ins by name, and register their input decoders.
 
-    The front passes the plugins to its workers: reading the metadata of all installed packages takes about 10
-    ms, and both must use the same plugins. Raises ConfigError for a plugin that can't be loaded, and for a
-    name that two formats have.
+    Called in a worker. The front-end process passes the list of plug-ins to its workers: reading the metadata
+    of all installed packages takes about 10 ms, and both must use the same plug-ins. Raises ConfigError for a
+    plug-in that can't be loaded, and for a name that two formats have.
     """
     forms: dict[str, Form] = {}
     owners: dict[str, Plugin] = {}

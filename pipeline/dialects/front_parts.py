@@ -56,6 +56,6 @@ class Dialects:
         return {path: operation for part in self._parts for path, operation in part.openapi().items()}
 
     def close(self) -> None:
-        """Release what the dialects hold for clients. Called when the ports are closed."""
+        """Release the resources that the dialects hold for clients. Called when the ports are closed."""
         for part in self._parts:
             part.close()

@@ -1,9 +1,9 @@
 """FRONT PROCESS: scans JSON bodies: limits their depth, and cuts long arrays out of large ones.
 
 Decoding holds the GIL: a body of 60 MB would block the event loop for a second. So a thread replaces each
-long array, the data of a tensor, by a short stand-in. The result is the outline of the body. The front
-decodes the outline, and the worker decodes the arrays. The thread scans in pieces, because NumPy releases the
-GIL.
+long array, the data of a tensor, by a short placeholder (stand-in). The result is the outline of the body.
+The front decodes the outline, and the worker decodes the arrays. The thread scans in pieces, because NumPy
+releases the GIL.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'[]{}"'))
 
 
 class Outline:
-    """A JSON text whose long arrays, the data of tensors, are replaced by short stand-ins."""
+    """A JSON text in which short placeholders replace long arrays, which are the data of tensors."""
 
     def __init__(self, text: bytes, arrays: Sequence[memoryview] = ()) -> None:
         self.text = text  # with the stand-ins
         self._arrays = arrays
 
     def restore(self, value: bytes | msgspec.Raw) -> Part:
-        """Return the original JSON text of a value: the array for a stand-in, else the value itself.
+        """Return the original JSON text of a value: the array for a placeholder, otherwise the value itself.
 
         value: undecoded JSON text of a value in the outline.
         """
@@ -70,7 +70,7 @@ class Outline:
         return self._arrays[int(number)]
 
     def find_array(self, value: object) -> memoryview | None:
-        """Return the JSON text of the array that a decoded stand-in replaces; None for any other value."""
+        """Return the JSON text of the array that a decoded placeholder replaces; None for any other value."""
         if not self._arrays or type(value) is not list or len(value) != 1 or type(value[0]) is not str:
             return None
         number = value[0].removeprefix(_MARK)
@@ -78,9 +78,9 @@ class Outline:
 
 
 def make_outline(text: bytes | memoryview, limits: Limits, max_elements: int = 0) -> Outline:
-    """Replace the long arrays of a JSON text, the data of tensors, by short stand-ins.
+    """Replace the long arrays of a JSON text, which are the data of tensors, by short placeholders.
 
-    The arrays are those at nesting depth 4, and at depth 3 within an array, if they have over 256 bytes.
+    Replaced are arrays of over 256 bytes at nesting depth 4, and at depth 3 if they are inside an array.
     max_elements: maximum number of brackets, commas and colons outside of these arrays; 0: as many as
     limits.tensors allows. Raises TooLarge (HTTP 413) for more, and for a text that nests deeper than
     limits.json_depth.
@@ -93,7 +93,7 @@ def make_outline(text: bytes | memoryview, limits: Limits, max_elements: int = 0
 class Scan:
     """The result of scanning a JSON body in a thread: its outline, or the reason for its rejection.
 
-    It has no exception, whose traceback would keep the body in a reference cycle.
+    It stores no exception, because the traceback would keep the body alive in a reference cycle.
     """
 
     def __init__(self, outline: Outline | None, reason: str = "") -> None:
@@ -108,9 +108,9 @@ class Scan:
 
 
 def outline_aside(body: bytes, limits: Limits, then: Callable[[Scan], object], max_elements: int = 0) -> None:
-    """Make the outline of a JSON body in a thread, then call `then` with the result in the event loop.
+    """Make the outline of a JSON body in a thread. Then call `then` with the result in the event loop.
 
-    Returns at once. max_elements: see `make_outline`.
+    Returns immediately. max_elements: see `make_outline`.
     """
     loop = asyncio.get_running_loop()
     scanning = loop.run_in_executor(_scanner, partial(_scan, body, limits, max_elements))
@@ -130,7 +130,7 @@ def _scan(body: bytes, limits: Limits, max_elements: int) -> Scan:
 class ScanFirst(HttpHandler):
     """Base class of HTTP handlers that scan a large JSON body in a thread before they decode it.
 
-    A handler that decodes the outline in place of the body overrides `_read_outline`.
+    A subclass that decodes the outline instead of the whole body overrides `_read_outline`.
     """
 
     _limits: Limits
@@ -145,16 +145,15 @@ class ScanFirst(HttpHandler):
         self.handle(request, lambda: self._read_outline(request, scan.result()))
 
     def _read_outline(self, request: HttpRequest, outline: Outline) -> Request | None:
-        """Return the request in a large body, once it is scanned. Raises ServingError.
+        """Return the inference request in a large body that has been scanned. Raises ServingError.
 
-        The default decodes the whole body in `_read`, after the scan has checked its depth and number of
-        values.
+        This default decodes the whole body with `_read`. The scan has checked its depth and number of values.
         """
         return self._read(request)
 
 
 class _Scan:
-    """One scan of a JSON text, which finds the long arrays in pieces of 1 MiB."""
+    """One scan of a JSON text. It finds the long arrays, in pieces of 1 MiB."""
 
     def __init__(self, text: memoryview, max_depth: int, max_elements: int) -> None:
         self._text = text
@@ -206,15 +205,15 @@ class _Scan:
         return start + len(piece)
 
     def _is_plain(self, piece: bytes) -> bool:
-        """Return whether a piece needs no scan: it lies in a string, or in an array that is being cut."""
+        """Return whether a piece needs no scan: it lies in a string, or in an array that is replaced."""
         if b'"' in piece or b"\\" in piece:
             return False
         return self._in_string or (self._cut_from >= 0 and not any(each in piece for each in _BRACKETS))
 
     def _scan_elements(self, at: Indexes, kinds: Kinds) -> None:
-        """Process the brackets, commas and colons outside of strings: check depth, find long arrays.
+        """Process the brackets, commas and colons outside of strings: check the depth, and find long arrays.
 
-        at, kinds: offsets in the text and kinds, such as _OPEN_ARRAY. Raises TooLarge.
+        at, kinds: their offsets in the text, and their kinds, such as _OPEN_ARRAY. Raises TooLarge.
         """
         if not at.size:
             return
@@ -236,7 +235,7 @@ class _Scan:
         self._cut(at, kinds, depth)
 
     def _cut(self, at: Indexes, kinds: Kinds, depth: Indexes) -> None:
-        """Record the arrays of a piece to replace by stand-ins, and count the elements outside these arrays.
+        """Record the arrays of a piece to replace by placeholders, and count the elements outside of them.
 
         Raises TooLarge for too many elements.
         """
@@ -257,9 +256,9 @@ class _Scan:
             )
 
     def _arrays_to_cut(self, kinds: Kinds, depth: Indexes) -> tuple[Indexes, Indexes]:
-        """Return the starts and ends of the arrays to cut, as indexes of `kinds`.
+        """Return the starts and ends of the arrays to replace, as indexes into `kinds`.
 
-        The end is the size of `kinds` for an array that continues in the next piece.
+        The end of an array that continues in the next piece is the size of `kinds`.
         """
         seconds = np.flatnonzero((kinds != _CLOSE) & (kinds != _SEPARATOR) & (depth == 2))
         third, third_ends = _arrays(kinds, depth, 3)
@@ -278,9 +277,9 @@ class _Scan:
 
 
 def _arrays(kinds: Kinds, depth: Indexes, level: int) -> tuple[Indexes, Indexes]:
-    """Return the starts and ends of the arrays whose values have the nesting depth `level`.
+    """Return the starts and ends of the arrays whose elements have the nesting depth `level`.
 
-    Starts and ends are indexes of `kinds`. The end is its size for an array that is not closed.
+    Starts and ends are indexes into `kinds`. The end of an array that is not closed is the size of `kinds`.
     """
     begins = np.flatnonzero((kinds == _OPEN_ARRAY) & (depth == level))
     closes = np.append(np.flatnonzero((kinds == _CLOSE) & (depth == level - 1)), kinds.size)
@@ -290,7 +289,8 @@ def _arrays(kinds: Kinds, depth: Indexes, level: int) -> tuple[Indexes, Indexes]
 def check_depth(body: bytes, limit: int) -> None:
     """Raise TooLarge (HTTP 413) if a JSON body nests deeper than `limit` levels.
 
-    A scan takes about 10 ns a byte. Bodies with few brackets, or without one at the start, need no scan.
+    A check takes about 10 ns per byte. Bodies with few brackets, or without a bracket at the start, are not
+    scanned.
     """
     if body.count(b"[") + body.count(b"{") <= limit:  # each level of nesting has a bracket
         return
@@ -309,7 +309,7 @@ def check_depth(body: bytes, limit: int) -> None:
 def check_objects(body: bytes, limit: int) -> None:
     """Raise TooLarge (HTTP 413) if a JSON body has more than `limit` objects.
 
-    An object of two bytes in the body is large in memory.
+    An empty object has two bytes in the body, but takes much more memory when decoded.
     """
     if body.count(b"{") <= limit:
         return
@@ -320,7 +320,7 @@ def check_objects(body: bytes, limit: int) -> None:
 
 
 def nesting(text: bytes) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
-    """Return two arrays over the bytes of a JSON text: whether each is outside of strings, and its depth."""
+    """Return two arrays over the bytes of a JSON text: whether a byte is outside strings, and its depth."""
     plain = np.frombuffer(text.replace(b"\\\\", b"  ").replace(b'\\"', b"  "), np.uint8)
     outside = np.bitwise_xor.accumulate((plain == ord('"')).view(np.uint8)) == 0
     opened = outside & ((plain == ord("[")) | (plain == ord("{")))

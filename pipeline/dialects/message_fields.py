@@ -19,16 +19,16 @@ _VARINT, _DELIMITED, _START_GROUP, _END_GROUP = 0, 2, 3, 4
 
 
 class _InvalidMessage(Exception):
-    """Raised while reading fields from bytes that end too early, or that have an unknown wire type.
+    """Raised if the bytes of a message end too early, or a field has an unknown wire type.
 
-    The functions of this module catch it: protobuf's parser rejects the message.
+    The functions of this module catch the exception, because protobuf's parser will reject the message.
     """
 
 
 def check_field_count(data: bytes, limits: Limits) -> None:
-    """Raise TooLarge, a client error, if a serialized message has more fields than limits.tensors allows.
+    """Raise TooLarge (a client error) if a serialized message has more fields than limits.tensors allows.
 
-    Invalid messages pass: protobuf's parser rejects them.
+    Invalid messages pass, because protobuf's parser will reject them.
     """
     try:
         for _ in _fields(data, limits) if len(data) > SMALL_BYTES else ():
@@ -38,10 +38,10 @@ def check_field_count(data: bytes, limits: Limits) -> None:
 
 
 def cut_fields(data: bytes, number: int, limits: Limits) -> tuple[bytes, list[memoryview]]:
-    """Cut the length-delimited fields with a field number out of a serialized message.
+    """Cut all length-delimited fields with a field number out of a serialized message.
 
-    Returns the rest of the message, and the contents of the fields as views of `data`. Small and invalid
-    messages are returned as they are, with no contents. Raises TooLarge, as `check_field_count`.
+    Returns the remaining message, and the contents of the fields as views of `data`. Small and invalid
+    messages are returned unchanged, with no contents. Raises TooLarge like `check_field_count`.
     """
     if len(data) <= SMALL_BYTES:
         return data, []
@@ -69,11 +69,12 @@ class LargeMessage(NamedTuple):
 def check_nested(
     data: bytes, number: int, limits: Limits, cut: Collection[int] = (), short: int = 0, elements: int = 0
 ) -> tuple[bytes, dict[int, LargeMessage]]:
-    """Limit the fields of the nested messages with a field number, and cut out their long fields.
+    """Limit the number of fields in the nested messages with a field number, and cut out their long fields.
 
     cut: field numbers of the delimited fields to cut. short: number of a field that is never long, such as a
-    shape. elements: number of fields allowed in addition, each an element of a tensor. Returns the outer
-    message without the cut fields, and the nested messages with cut fields, by their index. Raises TooLarge.
+    shape; 0: none. elements: number of additional fields allowed, each an element of a tensor. Returns the
+    outer message without the cut fields, and by index the nested messages that had cut fields. Raises
+    TooLarge.
     """
     if len(data) <= SMALL_BYTES:
         return data, {}
@@ -140,9 +141,9 @@ class _Budget:
 def _fields(
     data: bytes, limits: Limits, at: int = 0, stop: int | None = None, budget: _Budget | None = None
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield for each field of a serialized message its tag, and the offsets of field, content and end.
+    """Yield for each field of a serialized message its tag, and the offsets of its start, content and end.
 
-    at, stop: offsets of the message in `data`. Raises TooLarge and _InvalidMessage.
+    at, stop: start and end of the message in `data`. Raises TooLarge and _InvalidMessage.
     """
     budget = budget or _Budget(limits)
     stop = len(data) if stop is None else stop
@@ -167,7 +168,10 @@ def _fields(
 
 
 def _decode_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode the protobuf varint at the offset `at`, and return it with its end. Raises _InvalidMessage."""
+    """Decode the protobuf varint at offset `at`. Return its value and the offset of its end.
+
+    Raises _InvalidMessage.
+    """
     value = shift = 0
     while at < len(data):
         byte = data[at]

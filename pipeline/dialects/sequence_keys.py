@@ -14,9 +14,9 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 
 def pop_sequence_options(values: dict[str, Any]) -> RequestOptions:
-    """Remove the keys of sequences from a request's values, and return them as the request's options.
+    """Remove `sequence_id`, `sequence_start` and `sequence_end` from a request's values.
 
-    Raises InvalidInput for a value of another type.
+    Returns them as options of the request. Raises InvalidInput for a value of another type.
     """
     key = values.pop(ID_KEY, None)
     flags = sum(flag * _parse_flag(name, values.pop(name, False)) for name, flag in FLAG_KEYS.items())

@@ -31,7 +31,7 @@ MAX_TEXTS = 2048  # of a request, the limit of OpenAI
 
 
 class TextModel(NamedTuple):
-    """A served model whose inputs are texts: one for each row, or a pair."""
+    """A served model whose inputs are texts: one text, or a pair of texts, for each row."""
 
     served: ServedModel
     text: str  # name of its first input
@@ -42,8 +42,8 @@ class TextModel(NamedTuple):
     ) -> UnreadTexts:
         """Return the texts in a member of a JSON body as a model input, which the worker process decodes.
 
-        name: name of the member, for error messages. width: texts in each element of TEI's lists of texts and
-        pairs; 0 for other bodies. part: index of the text in each pair.
+        name: name of the member, for error messages. width: number of texts in each element of TEI's lists of
+        texts and pairs; 0 for other bodies. part: index of the text in each pair.
         """
         as_tensor = self.served.config is not None  # models of a repository accept only tensors
         return UnreadTexts(
@@ -52,7 +52,7 @@ class TextModel(NamedTuple):
 
 
 class TextModels:
-    """Finds the models for embeddings, reranking or classification in a service, by kind and name."""
+    """Finds a service's models for embeddings, reranking or classification by kind and name."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -60,7 +60,7 @@ class TextModels:
     def all(self, kind: str) -> list[TextModel]:
         """Return the service's models of a kind: EMBEDDINGS, RANKING or CLASSES.
 
-        The list may change with each call: a repository loads and unloads models.
+        The list may differ between calls, because a repository loads and unloads models.
         """
         app = self._scheduler.app
         text_models = [
@@ -72,11 +72,11 @@ class TextModels:
         return [model for model in text_models if model is not None and model.text not in files]
 
     def find_model(self, kind: str, name: str = "") -> TextModel:
-        """Return the model of a kind that a request names, in its newest version.
+        """Return the newest version of the model of a kind that a request names.
 
-        A service with a single model of the kind ignores the name: clients send the name that they used with
-        another server. An unloaded model is returned only if no loaded model matches. Raises UnknownService
-        (HTTP 404).
+        If the service has a single model of the kind, the name is ignored, because clients send the name that
+        they used with another server. An unloaded model is returned only if no loaded model matches. Raises
+        UnknownService (HTTP 404).
         """
         all_of_kind = self.all(kind)
         loaded = [m for m in all_of_kind if not self._scheduler.has_unloaded(m.served.key)] or all_of_kind
@@ -92,7 +92,7 @@ class TextModels:
 
 
 def _text_model(served: ServedModel, signature: Signature, kind: str) -> TextModel | None:
-    """Return a served model as a text model; None if its tensors are those of another kind."""
+    """Return a served model as a text model of a kind; None if its tensors do not match the kind."""
     inputs, output_names = signature.inputs, {spec.name for spec in signature.outputs}
     kinds = {
         EMBEDDINGS: EMBEDDING in output_names and len(inputs) == 1,
@@ -145,7 +145,7 @@ class TextHttp(ScanFirst, HttpHandler):
         """Build the request for the scheduler, with its model, inputs, deadline and parameters.
 
         form: name of the response format. response_options: passed to the encoder in the worker. parameters:
-        parameters of the request by name; None for an absent one. Raises InvalidInput for a parameter of an
+        parameters of the request by name; None if absent. Raises InvalidInput for a parameter of an
         unsupported type, and TooLarge for too many texts.
         """
         prediction = Request(model.served.name, "predict", inputs, form=form)

@@ -20,9 +20,9 @@ EMBEDDING, TOKENS = "embedding", "tokens"
 
 
 class UnreadTexts(Unread, eq=False):
-    """The texts of a request as JSON, which the worker process decodes instead of the front process.
+    """The texts of a request in JSON, which the worker process decodes instead of the front process.
 
-    `data` is a text, a list of texts, the token ids of a text, or a list of lists of ids.
+    `data` is a text, a list of texts, the token ids of a text, or a list of token id lists.
     """
 
     kind = "texts.json"
@@ -34,7 +34,7 @@ class UnreadTexts(Unread, eq=False):
     as_tensor: bool = False  # for a model that takes a tensor of BYTES, and no token ids
 
     def count(self) -> int:
-        """Return the number of texts without decoding them. Raises TooLarge for too many."""
+        """Return the number of texts without decoding them. Raises TooLarge for too many texts."""
         start = _START.match(self.data)
         if start is None or start[1] not in (b'"[' if not self.width else b"["):
             return 1  # a text, a pair, or the token ids of a text
@@ -48,7 +48,7 @@ class UnreadTexts(Unread, eq=False):
     def decode(self) -> Any:
         """Decode to a list of texts or of token id lists; with `as_tensor`, to an array of `bytes` objects.
 
-        Raises InvalidInput and TooLarge that name the field, errors of the client.
+        Raises InvalidInput and TooLarge, which are client errors, with the name of the field.
         """
         texts = self._parse_texts()
         if not self.as_tensor:
@@ -104,7 +104,7 @@ class UnreadTexts(Unread, eq=False):
 
 
 def _sequences(value: Any, name: str) -> list[list[str]]:
-    """Return the inputs of a TEI request as lists of one or two texts. Raises InvalidInput for others.
+    """Return the inputs of a TEI request as lists of one or two texts. Raises InvalidInput for other inputs.
 
     TEI clients send "a", ["a"], ["a", "b"] or [["a"], ["b", "c"]].
     """
@@ -120,10 +120,10 @@ def _sequences(value: Any, name: str) -> list[list[str]]:
 
 
 def vectors_in(output: Mapping[str, Any]) -> tuple[npt.NDArray[np.float32], int]:
-    """Return the vectors in an embeddings model's output, a row for each text, and the number of tokens.
+    """Return the vectors in the output of an embeddings model, one row per text, and the number of tokens.
 
-    The number is the total of all texts; 0 if the model does not count tokens. Raises UnprintableAnswer, a
-    server error, for an output without vectors.
+    The number of tokens is the total of all texts; 0 if the model does not count tokens. Raises
+    UnprintableAnswer, a server error, for an output without vectors.
     """
     vectors = output.get(EMBEDDING)
     if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.dtype.kind != "f":

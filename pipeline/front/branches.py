@@ -17,7 +17,7 @@ _MAX_BRANCHES = 256  # at a time, for an ensemble without `max_inflight_requests
 
 
 class Branch(DagRun):
-    """The run of one answer of a decoupled step through the steps behind it."""
+    """A run of an ensemble's later steps on one answer of a decoupled step (a step with several answers)."""
 
     owner: Branches | None = None
     answers: deque[tuple[Answer, Callable[[], None]]] = msgspec.field(default_factory=deque)
@@ -25,7 +25,7 @@ class Branch(DagRun):
     acknowledge: Callable[[], None] | None = None  # acknowledges the answer that the branch runs on
 
     def add_answer(self, answer: Answer, acknowledge: Callable[[], None]) -> None:
-        """Send an answer of a decoupled step at the end of the ensemble, behind those of earlier branches."""
+        """Send an answer of this branch to the client, after all answers of earlier branches."""
         assert self.owner is not None
         self.owner.pass_on(self, answer, acknowledge)
 
@@ -33,7 +33,7 @@ class Branch(DagRun):
         self.end([] if answer is None else answer)
 
     def end(self, answer: Answer | None) -> None:
-        """End the branch. An error ends the dag_run request."""
+        """End the branch. An error also ends the whole request."""
         if self._ended:
             return
         self._ended = True
@@ -45,10 +45,11 @@ class Branch(DagRun):
 
 
 class Branches:
-    """All branches of a request behind one decoupled step, whose answers are sent in the step's order.
+    """The branches of a request behind one decoupled step. Each runs the later steps on one answer.
 
-    At most `max_inflight_requests` branches run at a time. The decoupled step gets the acknowledgement of an
-    answer when the branch has ended: slow later steps thus delay the decoupled step.
+    The client gets the branches' answers in the order of the decoupled step's answers. At most
+    `max_inflight_requests` branches run at a time. The decoupled step gets the acknowledgement of an answer
+    when its branch has ended: slow later steps thus delay the decoupled step.
     """
 
     def __init__(self, dag_run: DagRun, node: str) -> None:
@@ -65,7 +66,7 @@ class Branches:
         dag_run.cancels.append(self._leave)
 
     def add(self, parts: list[Part], acknowledge: Callable[[], None]) -> None:
-        """Run an answer of a decoupled step, in a new branch, through the steps behind that step.
+        """Run the later steps of the ensemble on an answer of the decoupled step, in a new branch.
 
         parts: the encoded answer. acknowledge: called when the branch has ended.
         """
@@ -78,7 +79,7 @@ class Branches:
         self._end_if_done()
 
     def start(self) -> None:
-        """Start branches, as far as the outputs of other steps are there and the limit allows."""
+        """Start waiting branches up to the limit, once the outputs that they need from other steps exist."""
         limit = self._dag_run.entry.max_branches or _MAX_BRANCHES
         while self._waiting and self._running < limit and self._needed <= self._dag_run.outputs.keys():
             parts, acknowledge = self._waiting.popleft()
@@ -92,12 +93,12 @@ class Branches:
             branch.deliver(self._node, self._node, parts)
 
     def pass_on(self, branch: Branch, answer: Answer, acknowledge: Callable[[], None]) -> None:
-        """Send an answer of a branch, once those of earlier branches are sent."""
+        """Send an answer of a branch to the client, once all answers of earlier branches are sent."""
         branch.answers.append((answer, acknowledge))
         self._send()
 
     def end_branch(self, branch: Branch, answer: Answer) -> None:
-        """End the run of one decoupled answer through the later steps, and send its last answer in order.
+        """End a branch, and send its last answer to the client after all answers of earlier branches.
 
         An error ends the whole request.
         """
@@ -113,7 +114,7 @@ class Branches:
         self._end_if_done()
 
     def _send(self) -> None:
-        """Send the answers of the first branches, up to the first branch that has not ended."""
+        """Send the finished answers in order, up to the first branch that has not ended."""
         while self._order:
             branch = self._order[0]
             while branch.answers:
@@ -141,14 +142,20 @@ def _ignore() -> None:
 
 
 def add_output(task: Task, parts: list[Part], acknowledge: Callable[[], None]) -> None:
-    """Accept one of several outputs of a decoupled step: the steps behind it run once for each."""
+    """Accept one of several outputs of a decoupled step.
+
+    The later steps of the ensemble run once for each output.
+    """
     if task.claim():
         task.dag_run.answered_at = time.monotonic()
         _get_branches(task).add([bytes(part) for part in parts], acknowledge)
 
 
 def end_outputs(task: Task, parts: list[Part] | None) -> None:
-    """Accept the last of several outputs of a decoupled step; None for the end without a further one."""
+    """Record that a decoupled step sends no further output.
+
+    parts: the last output, encoded; None if the step has sent its last output before.
+    """
     if not task.claim():
         return
     branches = _get_branches(task)

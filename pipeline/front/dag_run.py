@@ -35,9 +35,9 @@ from pipeline.process.isolation import log_fault, run_isolated
 
 
 class Finish(Protocol):
-    """Hook of a request that a dialect sets: prepares the request, and converts its result to the response.
+    """Hook that an API such as KServe v2 attaches to a request: prepares it, and converts its result.
 
-    Triton's shared memory uses it to write outputs into the client's memory region.
+    Triton's shared memory extension uses the hook to write outputs into the client's memory region.
     """
 
     is_cacheable: bool  # whether the worker's response may be shared with identical requests
@@ -55,61 +55,70 @@ class Finish(Protocol):
 
 
 class SequenceTurn(Protocol):
-    """The place of a request in a sequence of an Op: its tasks run in order, each with the state so far."""
+    """The place of one request among the requests of its sequence (Triton's stateful batching) in an Op.
+
+    The tasks of a sequence run in order. Each task gets the state that the previous task has left.
+    """
 
     state: Sequence[Part] | None  # for the next task, as a worker has encoded it; None: the initial state
     options: RequestOptions  # of the next task: the request's, with its place in the sequence
 
     def admit(self, task: Task) -> bool:
-        """Return whether a new task of the request may be queued now. If not, it is queued later."""
+        """Return whether a new task of the request may be queued now; otherwise it is queued later."""
         ...
 
     def record_state(self, state: Sequence[Part]) -> None:
-        """Record that a task of the request has ended. state: the next one; empty if it is unchanged."""
+        """Record that a task of the request has ended.
+
+        state: the new state of the sequence, encoded; empty if the state is unchanged.
+        """
         ...
 
     def reschedule(self, task: Task) -> None:
-        """Queue a task again, because its model wants the request in a later batch."""
+        """Queue a task again, because its model has asked to run the request again in a later batch."""
         ...
 
     def bind(self, instance: object, *, is_retry: bool) -> ServingError | None:
-        """Bind the sequence to the worker instance that gets the request, if the instance keeps the state.
+        """Bind the sequence to the worker instance that gets the request, if the instance keeps its state.
 
-        Returns the error of a request whose state another instance keeps, or which ran before.
+        Returns an error if another instance keeps the sequence's state, or if the request has run before.
         """
         ...
 
     def restart(self) -> None:
-        """Forget the tasks of the request and their states, because the whole request is run again."""
+        """Forget the request's tasks and the states that they produced, because the request runs again."""
         ...
 
     def find_refusal(self) -> ServingError | None:
-        """Return the error of a request whose new state can't be kept, else None."""
+        """Return an error if the request's new state can't be kept; otherwise None."""
         ...
 
     def end(self, *, succeeded: bool) -> None:
-        """Give up the turn, at the end of the request. The state of a successful request is kept."""
+        """Let the next request of the sequence run, because this one has ended.
+
+        Keeps the new state if it succeeded.
+        """
         ...
 
 
 class OutputWatcher(Protocol):
-    """Receives the output of a request or of one of its nodes, for requests that wait for the same output."""
+    """Receives the output of a request or of a DAG node, for identical requests that wait for the output."""
 
     def succeed(self, outcome: Outcome, parts: Sequence[Part]) -> None:
         """Receive the encoded output."""
         ...
 
     def fail(self) -> None:
-        """Learn that there is an error in place of the output."""
+        """Handle an error of the watched request or node: there will be no output."""
         ...
 
     def end(self, answer: Answer | None) -> None:
-        """Receive the response of the whole request, its error, or None after its client has left."""
+        """Receive the response of the whole request, or its error; None if its client has left."""
         ...
 
 
 class JoinedSequences(Protocol):
-    """The sequences of an Op, in which each request has a turn."""
+    """The sequences (Triton's stateful batching) of one Op. Each request takes a turn in its sequence."""
 
     @property
     def op(self) -> str: ...
@@ -118,7 +127,7 @@ class JoinedSequences(Protocol):
         ...
 
     def join(self, request: Request) -> SequenceTurn:
-        """Return the turn of a request that `check` has accepted, behind all requests of its sequence."""
+        """Add a request that `check` has accepted to the end of its sequence, and return its turn."""
         ...
 
 
@@ -170,7 +179,7 @@ class Request(msgspec.Struct, eq=False):
 class InOrder:
     """Releases the results of a model's tasks in the order in which the tasks were dispatched.
 
-    A result is held until all earlier tasks have a result, or are cancelled.
+    A result is held back until each earlier task has a result or is cancelled.
     """
 
     def __init__(self) -> None:
@@ -184,7 +193,8 @@ class InOrder:
     def complete(self, task: Task, go_on: Callable[[], None]) -> None:
         """Call `go_on`, which passes on the task's result, once all tasks dispatched earlier have ended.
 
-        A task without a place in the order, or with an unwanted result, does not wait.
+        Calls `go_on` immediately for a task that was never dispatched, and for a result that is no longer
+        wanted.
         """
         # The task was refused in the queue, or the try was abandoned and the next try has its place.
         if task.number not in self._under_way or not task.wanted:
@@ -194,7 +204,7 @@ class InOrder:
         self.release_results()
 
     def release_results(self) -> None:
-        """Release the held results that no earlier task blocks any more."""
+        """Release the held results whose earlier tasks have all ended."""
         while self._under_way:
             number, task = next(iter(self._under_way.items()))
             go_on = self._settled.pop(number, None)
@@ -228,10 +238,10 @@ class OpQueue(NamedTuple):
 
 
 class Branching(Protocol):
-    """Runs of the steps behind a decoupled step of an ensemble, one for each of its answers."""
+    """All runs of an ensemble's later steps behind a decoupled step: one run for each answer of that step."""
 
     def start(self) -> None:
-        """Start runs that have waited for the output of another step."""
+        """Start the runs that have waited for the output of another step, if that output is now available."""
         ...
 
 
@@ -265,7 +275,7 @@ class Entry(msgspec.Struct, eq=False):
     pending: int = 0  # admitted requests without an answer
 
     def needs(self, parts: Collection[str]) -> bool:
-        """Whether the model is one of these parts, or uses one as a step of its DAG.
+        """Return whether the model is in `parts`, or uses an Op in `parts` as a step of its DAG.
 
         parts: names of Ops, or keys of models.
         """
@@ -276,10 +286,8 @@ class DagRun(msgspec.Struct, eq=False):
     """The execution of one request through its model's DAG: starts each node once its inputs are available.
 
     A DAG run ends once: with the output of the last node, with the first error, or without a response because
-    the client has left.
-
-    With `dag.channel_recv_frist_arrive`, a node starts on its first available input and ignores later inputs.
-    A failed input then ends the request only if no other input can still come.
+    the client has left. With `dag.channel_recv_frist_arrive`, a node starts on its first available input and
+    ignores later inputs. A failed input then ends the request only if the node can get no other input.
     """
 
     request: Request
@@ -323,9 +331,9 @@ class DagRun(msgspec.Struct, eq=False):
         self.deliver(source, source, encode(self.request.inputs, allow_pickle=False))
 
     def deliver(self, node: str, label: str, parts: list[Part]) -> None:
-        """Hand the output of a node to the nodes behind it. Enqueue each one whose inputs are now complete.
+        """Pass the output of a node to the next nodes of the DAG, and enqueue those that have all inputs now.
 
-        label: the name under which these nodes see the output. parts: the encoded output.
+        label: the name under which the next nodes see the output. parts: the encoded output.
         """
         entry, outputs = self.entry, self.outputs
         dag = entry.dag
@@ -342,10 +350,10 @@ class DagRun(msgspec.Struct, eq=False):
                 self.awaited[name] = []  # no task has these inputs, so a result of the node is dropped
 
     def _ready_inputs(self, node: str, came: str) -> tuple[str, ...] | None:
-        """Return the names of the inputs with which a node can start, now that the input `came` is available.
+        """Return the names of the inputs with which a node can start, now that node `came` has an output.
 
-        Returns None while other inputs are missing, and for a node that starts on its first input and has
-        started.
+        Returns None while other inputs are missing. With `dag.channel_recv_frist_arrive`, returns None for a
+        node that has already started on its first input.
         """
         dag = self.entry.dag
         if dag.first_arrival:
@@ -357,9 +365,10 @@ class DagRun(msgspec.Struct, eq=False):
         return inputs
 
     def jump(self, node: str, parts: list[Part]) -> None:
-        """Handle a jump (`jump_to_ops`) to other nodes: the nodes behind them run again on this output.
+        """Handle a jump of a node to other nodes (`jump_to_ops`): the nodes after the jump targets run again.
 
-        Fails the request with HookFailed (500) after `dag.max_hops` jumps. parts: the encoded output.
+        The targets' successors get the jumping node's output in place of the targets' outputs. The request
+        fails with HookFailed (500) after `dag.max_hops` jumps. parts: the encoded output.
         """
         self._hops_left -= 1
         if self._hops_left < 0:
@@ -381,7 +390,10 @@ class DagRun(msgspec.Struct, eq=False):
             self._failed.discard(name)
 
     def run_anew(self, node: str, inputs: Inputs) -> Inputs:
-        """Forget the outputs of a node and of all nodes behind it. Return the inputs of its next try."""
+        """Prepare another try of a node: forget the outputs of the node and of all nodes after it.
+
+        Returns the inputs of the next try.
+        """
         self._discard_outputs((node, *self.entry.dag.descendants(node)))
         return self.start_anew(node, inputs)
 
@@ -394,9 +406,9 @@ class DagRun(msgspec.Struct, eq=False):
         self.deliver(REQUEST_OP, REQUEST_OP, parts[1:])
 
     def start_anew(self, node: str, inputs: Inputs) -> Inputs:
-        """Begin another try of a node: return a copy of its inputs, by which the new try is recognized.
+        """Begin another try of a node. Return a copy of its inputs, whose identity marks the new try.
 
-        The result of its current try is ignored from now on.
+        The result of the current try is ignored from now on.
         """
         renewed = self.awaited[node] = list(inputs)
         return renewed
@@ -404,7 +416,7 @@ class DagRun(msgspec.Struct, eq=False):
     def time_out(self, node: str, error: ServingError) -> None:
         """Handle an Op that timed out in all its tries: run the request again, or end it with the error.
 
-        `dag.retry` limits how often the request is run.
+        `dag.retry` limits how often the whole request is run.
         """
         if self._goes_on_without(node):
             return
@@ -421,10 +433,10 @@ class DagRun(msgspec.Struct, eq=False):
         self.begin()
 
     def refuse(self, node: str, error: ServingError) -> None:
-        """Count the error of a node's Op, and end the request with it unless another node can still respond.
+        """Record the error of a node, and end the request with it unless other nodes can still respond.
 
-        An app with its own ResponseOp builds the error response: the ResponseOp gets the error as its input.
-        An error that `repeat` answers with another try is not counted.
+        In an app with its own ResponseOp, that Op gets the error as its input and builds the error response.
+        If the callback `repeat` starts another try of the node, the error is neither counted nor sent.
         """
         if self.repeat is not None and self.repeat(node, error):
             return
@@ -458,10 +470,11 @@ class DagRun(msgspec.Struct, eq=False):
         return dag.response not in lost_with(dag, self._failed, self.awaited)
 
     def add_answer(self, answer: Answer, acknowledge: Callable[[], None]) -> None:
-        """Send one of several answers to the client.
+        """Send one of several answers of a request to the client.
 
-        acknowledge: called once the client's connection accepts more. An answer to a client of one answer is
-        held until the stream ends. A second answer ends the request with AnswerCount.
+        acknowledge: called once the client's connection accepts more answers. If the protocol of the request
+        allows only one answer, the answer is held until the model has sent all; a second answer fails the
+        request with AnswerCount.
         """
         now = time.monotonic()
         if not self.answered_at:
@@ -498,7 +511,7 @@ class DagRun(msgspec.Struct, eq=False):
             self.end(AnswerCount())
 
     def get_deadline(self) -> float:
-        """Return the deadline, which begins anew with each of several answers."""
+        """Return the request's deadline. With several answers, the time limit starts again at each answer."""
         if not self.answered_at:
             return self.request.deadline
         return self.answered_at + (self.request.deadline - self.began)
@@ -515,9 +528,9 @@ class DagRun(msgspec.Struct, eq=False):
         self.end(None)
 
     def end(self, answer: Answer | None) -> None:
-        """End the request with its response (the encoded body) or an error; with None, without a response.
+        """End the request with its response (the encoded body) or an error; None if the client has left.
 
-        Only the first call counts.
+        Only the first call has an effect.
         """
         if not self._ended:
             self._ended = True
@@ -566,7 +579,7 @@ class Task(msgspec.Struct, eq=False):
     def delayed(self) -> Task:
         """Return a copy of the task that waits behind all other tasks of its priority.
 
-        For a model whose queue policy delays requests that have waited too long (Triton's timeout action
+        Used when a request has waited longer than its model's queue policy allows (Triton's timeout action
         DELAY).
         """
         inputs = self.dag_run.start_anew(self.node, self.inputs)
@@ -575,16 +588,17 @@ class Task(msgspec.Struct, eq=False):
     def cancel_wait_limit(self) -> None:
         """Cancel the timer that limits the time in the queue.
 
-        Until it fires, it would keep the inputs in memory.
+        A timer that is not cancelled keeps the task's inputs in memory until it fires.
         """
         if self.wait_limit is not None:
             self.wait_limit.cancel()
             self.wait_limit = None
 
     def second_try(self, *, blamed: bool) -> Task:
-        """Return a copy of the task for another instance, because its instance hangs.
+        """Return a copy of the task for another worker instance, because the task's current instance hangs.
 
-        The first result counts. blamed: the task may be the cause of the hang, so the copy runs alone.
+        The first result of the two counts. blamed: whether the task may have caused the hang; the copy then
+        runs alone.
         """
         other = msgspec.structs.replace(self, hung=self.hung or blamed)
         self.moved = True
@@ -607,7 +621,7 @@ class Task(msgspec.Struct, eq=False):
 
     @property
     def wanted(self) -> bool:
-        """Whether the request still needs the task's result: not after its end, a new try, or a jump."""
+        """Whether the request still needs this result: False after its end, a newer try, or a jump."""
         return self.dag_run.awaited.get(self.node) is self.inputs
 
     def message(self, index: int, tail: list[Part]) -> CallMessage:
@@ -631,21 +645,24 @@ class Task(msgspec.Struct, eq=False):
         )
 
     def _get_trace_context(self, trace: RequestTrace) -> TraceContext:
-        """Return the place of the task in its request's trace, whose span for the node begins now."""
+        """Return the trace context (W3C traceparent) of the task for the worker. Its span begins now."""
         op = self.dag_run.entry.step_ops.get(self.node)
         span = trace.spans[0] if op is None else trace.find_step(self.node, op, self.queued_at)
         return TraceContext(trace.issue_traceparent(span), trace.with_tensors)
 
     def add_answer(self, answer: Answer, acknowledge: Callable[[], None]) -> None:
-        """Accept one of several answers. From the first on, no other try of the task is wanted.
+        """Accept one of several answers from a worker. After the first, results of other tries are ignored.
 
-        acknowledge: called once the client's connection accepts more.
+        acknowledge: called once the client's connection accepts more answers.
         """
         if self.claim():
             self.dag_run.add_answer(answer, acknowledge)
 
     def claim(self) -> bool:
-        """Make this try the only one, for it has sent an answer. Return whether the answer is wanted."""
+        """Ignore all other tries of the task, because this try has sent an answer.
+
+        Return whether the answer is wanted.
+        """
         if not self.wanted:
             return False
         if not self.streaming:
@@ -654,7 +671,10 @@ class Task(msgspec.Struct, eq=False):
         return True
 
     def end_answers(self, answer: Answer | None) -> None:
-        """Accept the last of several answers; None for the end without a further one."""
+        """Record that the worker has sent all answers.
+
+        answer: the last one, or None if it has been sent already.
+        """
         if isinstance(answer, ServingError):
             self.fail(answer)
         elif self.wanted:
@@ -676,14 +696,20 @@ class Task(msgspec.Struct, eq=False):
             self._go_on(outcome, parts, state)
 
     def _reschedule(self) -> None:
-        """Queue the task again for the next step of its model, unless the client reads too slowly."""
+        """Queue the task again, so that its model runs its next step.
+
+        Waits first if the client reads too slowly.
+        """
         self.is_held = self.unread_answers >= MAX_UNREAD_ANSWERS
         if self.wanted and not self.is_held and self.turn is not None:
             self.queued_at, self.left_queue = time.monotonic(), False
             self.turn.reschedule(self)
 
     def count_unread(self, answers: int) -> None:
-        """Add to the answers that the client's connection has not accepted yet; negative: it accepts some."""
+        """Change the number of answers that the client's connection has not accepted yet.
+
+        answers: the change; negative when the connection accepts answers.
+        """
         self.unread_answers += answers
         if self.is_held:
             self._reschedule()
@@ -711,9 +737,9 @@ class Task(msgspec.Struct, eq=False):
             self._end_in_fault(exc)
 
     def fail(self, error: ServingError) -> None:
-        """Complete the task with an error: the request ends, or continues without this node.
+        """Complete the task with an error: its request ends, or continues without this node's output.
 
-        With DeadlineExceeded, `dag.retry` may allow to run the request again.
+        After DeadlineExceeded, the whole request may run again, as `dag.retry` allows.
         """
         if self.in_order is not None:
             self.in_order.complete(self, partial(self._end, error))
@@ -745,9 +771,9 @@ class Task(msgspec.Struct, eq=False):
 
 
 def superfluous(dag: Dag, started: Container[str]) -> set[str]:
-    """Return the nodes whose output is not needed any more, because all nodes behind them have started.
+    """Return the nodes whose output nobody needs any more, because all their consumers have started.
 
-    For a DAG whose nodes start on their first input. started: names of the nodes that have started.
+    Used for a DAG whose nodes start on their first input. started: names of the nodes that have started.
     """
     unused: set[str] = set()
     for name in reversed(dag.order):
@@ -758,9 +784,9 @@ def superfluous(dag: Dag, started: Container[str]) -> set[str]:
 
 
 def lost_with(dag: Dag, failed: Container[str], started: Container[str]) -> set[str]:
-    """Return the nodes that will have no output: the failed nodes, and the nodes that depend on these alone.
+    """Return the nodes that will have no output: failed nodes, and nodes that depend only on failed nodes.
 
-    For a DAG whose nodes start on their first input. started: names of the nodes that have started.
+    Used for a DAG whose nodes start on their first input. started: names of the nodes that have started.
     """
     lost: set[str] = set()
     for name in dag.order:
@@ -777,11 +803,11 @@ _SWEPT_FROM = 128  # a queue with fewer tasks is not searched for cancelled task
 
 
 class TaskQueue:
-    """Queue of the tasks before an Op (step of the service), sorted by priority, fairness turn and arrival.
+    """Queue of tasks in front of an Op (a step of the service), by priority, fairness turn and arrival.
 
-    A cancelled task stays until it reaches either end, or until the queue has doubled. Places are found by
-    bisection. Inserting moves the 8-byte references behind the place, but most tasks come last. Serving a
-    task leaves an empty slot. The list is compacted when half of its slots are empty.
+    A cancelled task stays until it reaches the head or tail, or until the queue has doubled. The place of a
+    new task is found by bisection. An insertion moves the 8-byte references behind the place, but most tasks
+    come last. Serving a task leaves an empty slot. The list is compacted when half of its slots are empty.
     """
 
     def __init__(self) -> None:
@@ -799,7 +825,10 @@ class TaskQueue:
         return itertools.islice(self._tasks, self._served, None)
 
     def insert(self, task: Task) -> None:
-        """Insert a task at its place. A task marked `late` goes behind all others of its priority."""
+        """Insert a task by priority, fairness turn and arrival.
+
+        A `late` task goes behind all others of its priority.
+        """
         request, tasks = task.dag_run.request, self._tasks
         place = task.place = request.priority, _LAST_TURN if task.late else request.turn, task.number
         self.rows += task.rows
@@ -813,7 +842,7 @@ class TaskQueue:
     def first(self) -> Task | None:
         """Return the next task to serve without removing it; None if no task waits.
 
-        Removes cancelled tasks before it.
+        Removes the cancelled tasks in front of it.
         """
         tasks = self._tasks
         while len(tasks) > self._served:
@@ -832,7 +861,7 @@ class TaskQueue:
         return tasks
 
     def pop_only(self, chosen: Collection[Task]) -> None:
-        """Remove these tasks, and cancelled tasks. The others keep their order."""
+        """Remove the chosen tasks and all cancelled tasks from the queue; the others keep their order."""
         remaining: list[Task] = []
         for task in self:
             if task.wanted and task not in chosen:
@@ -844,7 +873,7 @@ class TaskQueue:
     def last(self) -> Task | None:
         """Return the last task to serve without removing it; None if no task waits.
 
-        Removes cancelled tasks behind it.
+        Removes the cancelled tasks behind it.
         """
         tasks = self._tasks
         while len(tasks) > self._served:
@@ -913,11 +942,11 @@ class TaskQueue:
 
 
 class FairQueue:
-    """Assigns turns to requests, so that each waiting client is served one request per turn.
+    """Fair queueing: numbers the requests with turns, so that each turn serves one request of each client.
 
-    A client's next request stands one turn behind its last, and never behind the turn that is being served.
-    A client with few requests goes ahead of the queue of a flooding client. A single client is served in
-    order of arrival.
+    A client's next request gets the turn after that of its previous request, but never a turn that has
+    passed. A client with few requests thus overtakes a client that floods the queue. A single client is
+    served in order of arrival.
     """
 
     __slots__ = ("clients", "latest", "now")
@@ -928,9 +957,10 @@ class FairQueue:
         self.clients = 0  # with pending requests
 
     def next(self, client: Client) -> int:
-        """Return the turn that the next request of this client would get, without admitting a request.
+        """Return the turn that the client's next request would get, without admitting a request.
 
-        Turns of requests that were cancelled in the queue do not count once the client has nothing pending.
+        A client without pending requests gets the turn after the current one, even if its cancelled requests
+        had later turns.
         """
         return (client.turn if client.pending and client.turn > self.now else self.now) + 1
 
@@ -945,7 +975,7 @@ class FairQueue:
         return turn
 
     def record_dispatch(self, turn: int) -> None:
-        """Record that a request of this turn was dispatched: later requests get later turns."""
+        """Record that a request of this turn was dispatched: requests admitted later get later turns."""
         if turn > self.now:
             self.now = turn
 

@@ -43,10 +43,10 @@ from pipeline.tuning.sample import find_request_path
 
 
 class Recorder:
-    """Writes requests of the running service to a file, for `paddlewheel tune --record`.
+    """Records requests of the running service in a file, for `paddlewheel tune --record`.
 
     SIGUSR2 starts and ends a recording, within the limits of `pipeline.process.recording`. A recording
-    contains the JSON bodies of HTTP requests that name the service in their path.
+    contains the JSON bodies of HTTP requests whose path names the service.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -60,7 +60,7 @@ class Recorder:
         asyncio.get_running_loop().add_signal_handler(recording.SIGNAL, self._toggle)
 
     def _toggle(self) -> None:
-        """Start a recording, or end the one in progress."""
+        """Start a recording, or end the recording in progress."""
         if self._file >= 0:
             self._end()
             return
@@ -80,8 +80,8 @@ class Recorder:
     def _record_body(self, path: str, body: bytes) -> None:
         """Append the JSON body of an answered request to the file, as one line.
 
-        Skips requests that can't be repeated from their body alone: other paths, and bodies that are not
-        JSON.
+        Skips requests that can't be repeated from the body alone: requests to other paths, and bodies that
+        are not JSON.
         """
         try:
             payload = msgspec.json.decode(body)
@@ -185,10 +185,10 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def give_back_large_blocks() -> None:
-    """Make malloc return large blocks to the kernel as soon as they are freed, such as request bodies.
+    """Make malloc return large freed blocks, such as request bodies, to the kernel immediately.
 
-    Left alone, glibc raises its mmap threshold to the largest block it saw freed (mallopt(3)), and keeps more
-    memory.
+    By default, glibc raises its mmap threshold to the largest block that was freed (mallopt(3)), and keeps
+    more memory.
     """
     ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
@@ -198,8 +198,8 @@ async def trimmed() -> AsyncIterator[None]:
     """Context manager that returns free heap memory to the kernel in the background, with malloc_trim(3).
 
     Every TRIM_EVERY_S seconds it trims a process that has grown by TRIM_OVER_BYTES since the start of the
-    block. By itself, glibc shortens its heaps only at their ends. The memory of thousands of closed gRPC
-    connections is free in pieces between others.
+    block. glibc by itself returns memory only at the ends of its heaps. The memory of thousands of closed
+    gRPC connections is free in pieces between other blocks.
     """
     trimming = asyncio.create_task(_trim(_resident_bytes() + TRIM_OVER_BYTES))
     try:
@@ -285,7 +285,7 @@ async def run_front(app: App, outputs: Outputs) -> int:
 def _take_signals() -> tuple[asyncio.Event, asyncio.Event]:
     """Install the signal handlers.
 
-    Return an event that SIGTERM and SIGINT set, and one that SIGINT alone sets.
+    Return two events: SIGTERM and SIGINT set the first, SIGINT alone the second.
     """
     stop_requested, interrupted = asyncio.Event(), asyncio.Event()
 
@@ -330,7 +330,7 @@ def _describe(op: str, app: App) -> str:
 
 
 def _told_ports(config: ServiceConfig) -> str:
-    """Return the ports for the log, with the URL of the page that sends test requests."""
+    """Return the text about open ports for the log, with the URL of the page that sends test requests."""
     ports = ", ".join(f"{name} {port}" for name, port in config.ports().items())
     line = f"{ports}, TLS" if config.tls else ports
     https = config.tls is not None and config.tls.http
@@ -380,10 +380,7 @@ async def _ready_or_stopped(scheduler: Scheduler, stop_requested: asyncio.Event)
 
 
 async def _stopped_or_fatal(scheduler: Scheduler, stop_requested: asyncio.Event) -> StartFailed | None:
-    """Wait for a stop signal or a fatal fault.
-
-    Return the fault that ends the service, None for an orderly stop.
-    """
+    """Wait for a stop signal or a fatal error. Return the error; None after a stop signal."""
     stop = asyncio.ensure_future(stop_requested.wait())
     either: set[asyncio.Future[Any]] = {stop, scheduler.fatal}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

@@ -32,11 +32,10 @@ _OTHER_FILES = 64  # ports, logs, libraries
 def limits_within(limits: Limits, listeners: int, workers: int, files: int = 0) -> Limits:
     """Return a copy of `limits` whose `max_connections` fits the process's limit of open files (ulimit -n).
 
-    listeners: number of ports. workers: number of worker processes, those of models that may be loaded later
-    included. files: number of files that dialects keep open for clients.
-
-    Raises the soft limit of open files if it is too low. Logs a warning if config.yml sets `max_connections`
-    and it does not fit, or if few connections remain.
+    listeners: number of ports. workers: number of worker processes, including those of models that may be
+    loaded later. files: number of files that dialects keep open for clients. Raises the soft limit of open
+    files if it is too low. Logs a warning if config.yml sets `max_connections` and it does not fit, or if few
+    connections remain.
     """
     reserved = _OTHER_FILES + WORKER_FILES * workers + files
     max_files = _raise_file_limit(limits.max_connections * listeners + reserved)
@@ -142,9 +141,9 @@ class Listeners:
             self.certificates.reload()
 
     async def drain(self, timeout_s: float) -> None:
-        """Stop accepting connections, and respond to requests sent before, within `timeout_s` seconds.
+        """Stop accepting connections, and respond to requests that have arrived, within `timeout_s` seconds.
 
-        docs/decisions/stop-order.md has the order.
+        docs/decisions/stop-order.md describes the order.
         """
         deadline = time.monotonic() + timeout_s
         for http in self._http:
@@ -163,9 +162,9 @@ def _build_guard(
     restricted: RestrictedApis | None,
     find_api: Callable[[str], str],
 ) -> HttpGuard | None:
-    """Return the guard of an HTTP port, as `HttpGuard` describes it; None if no request needs a check.
+    """Return the authentication guard of an HTTP port; None if no request to the port needs a check.
 
-    find_api: returns the API of a path.
+    find_api: returns the API of a path, see `HttpGuard`.
     """
     if keys is None and restricted is None:
         return None

@@ -30,7 +30,7 @@ _NS_PER_S = 1e9
 
 
 class Overview:
-    """Collects the figures of a running service at each request of /overview.json."""
+    """Collects the live state and metrics of a service for each request of /overview.json."""
 
     def __init__(self, scheduler: Scheduler, repository: Repository) -> None:
         self._scheduler = scheduler
@@ -41,7 +41,7 @@ class Overview:
         return msgspec.json.encode(self.collect())
 
     def collect(self) -> dict[str, Any]:
-        """Return the figures as a dict for JSON.
+        """Return the state and metrics as a dict for JSON.
 
         `left_out` has the numbers of models and Ops beyond MAX_MODELS and MAX_OPS, and of rare outcomes.
         """
@@ -69,7 +69,7 @@ class Overview:
         }
 
     def _describe_upgrade(self) -> dict[str, Any] | None:
-        """Return the state of the latest upgrade, without data of requests; None if there was none."""
+        """Return the state of the latest model upgrade, without data of requests; None if there was none."""
         if self._repository.upgrade is None:
             return None
         report = self._repository.upgrade.build_report()
@@ -80,7 +80,7 @@ class Overview:
         }
 
     def _list_errors(self) -> list[ErrorCause]:
-        """Return the recent errors of the front and of shards, the latest first."""
+        """Return the recent errors of the front-end process and of shards, the latest first."""
         shards = self._scheduler.shards
         causes = self._scheduler.recent_errors.list_causes()
         if shards is not None:
@@ -119,7 +119,7 @@ class Overview:
         }
 
     def _list_models(self) -> Iterator[dict[str, Any]]:
-        """Yield the served models, those that are being loaded, and those that can't be served."""
+        """Yield a description of each model that is served, is being loaded, or can't be served."""
         app = self._scheduler.app
         for model in app.models:
             if not accepts_requests(model, self._scheduler):
@@ -155,7 +155,7 @@ class Overview:
         }
 
     def _get_standing(self, model: ServedModel) -> Standing:
-        """Return the state of a model: the first one of its parts that is not READY, if there is one."""
+        """Return the state of a model: READY, or the state of its first Op that is not READY."""
         parts = [*model.graph.ops]
         if not model.op and self._scheduler.is_unloaded(model.key):
             parts.insert(0, model.key)
@@ -180,7 +180,7 @@ def _list_numbers(distribution: Distribution) -> list[Any]:
 
 
 def _sum_up(distributions: Iterable[Distribution]) -> list[Any]:
-    """Return the counts by bucket, and the sum of the values, of several distributions together."""
+    """Return the sum of several histograms: the counts by bucket, and the sum of all values."""
     total = Distribution(SECONDS)
     for distribution in distributions:
         total.counts = [sum(pair) for pair in zip(total.counts, distribution.counts, strict=True)]

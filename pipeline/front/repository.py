@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 
 class LoadFailed(StartFailed):
-    """Raised when an Op or model can't be loaded. Triton's load API sends it to the client with status 400.
+    """Raised when an Op or model can't be loaded. Triton's load API sends the error with HTTP status 400.
 
     op: name of the Op or model. version: version on disk that failed; empty if there is none. reason: message
     for the client and the log.
@@ -56,7 +56,7 @@ class Standing(NamedTuple):
 
 
 class ReportedUpgrade(Protocol):
-    """An upgrade of a model, for the live view."""
+    """Interface of a running or finished model upgrade, for the live overview page."""
 
     def build_report(self) -> Mapping[str, Any]:
         """Return the state of the upgrade as JSON values."""
@@ -66,7 +66,7 @@ class ReportedUpgrade(Protocol):
 class Repository:
     """Loads, reloads and unloads the Ops (steps) of a running service. Changes of one Op run one at a time.
 
-    Works on the service of a script. The subclass `ModelLoader` works on a model repository.
+    This class serves the Ops of a script. The subclass `ModelLoader` serves a model repository.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -81,9 +81,9 @@ class Repository:
         self._standings: dict[str, Standing] = {}  # of Ops that are unloaded, unloading or loading again
 
     def names(self) -> list[str]:
-        """Return the names of the models on disk, loaded or not.
+        """Return the names of the models in the repository's folders, loaded or not.
 
-        Empty here: a script has no model folders.
+        This base class returns an empty list, because a script has no model folders.
         """
         return []
 
@@ -92,14 +92,14 @@ class Repository:
         return False
 
     def loading_versions(self, name: str) -> list[str]:
-        """Return the versions of a model that is being loaded and not served yet; "" for an unknown version.
+        """Return the versions of a model that are being loaded and not served yet; "" for an unknown version.
 
-        Empty here: the Ops of a script are part of the service from its start.
+        This base class returns an empty list: the Ops of a script are part of the service from its start.
         """
         return []
 
     def standing(self, op: str) -> Standing:
-        """Return the load state of an Op. op: its name, or the key of a model."""
+        """Return the load state of an Op. op: the Op's name, or the key of a model."""
         standing = self._standings.get(op)
         if standing is not None:
             return standing
@@ -113,8 +113,9 @@ class Repository:
     async def load(self, ops: Sequence[str]) -> None:
         """Load Ops (steps of the service) from disk, in new worker processes.
 
-        The old workers of a loaded Op serve until then. Raises NotReady while the service starts or stops.
-        Raises LoadFailed if the new workers can't start; the Op then keeps its old workers.
+        The old workers of a loaded Op serve until the new workers are ready. Raises NotReady while the
+        service starts or stops. Raises LoadFailed if the new workers can't start; the Op then keeps its old
+        workers.
         """
         async with self._changing:
             self._scheduler.check_settled()
@@ -133,7 +134,7 @@ class Repository:
             await self._unload(ops, set(ops))
 
     async def reload_changed(self) -> None:
-        """Reload the Ops whose model files or scripts have changed on disk since they were loaded.
+        """Reload the Ops whose model files or scripts have changed on disk since the Ops were loaded.
 
         An Op that can't be loaded is logged, and keeps its old workers. Raises NotReady while the service
         starts or stops.
@@ -159,7 +160,7 @@ class Repository:
             return True  # the load reports the error
 
     def stop(self) -> None:
-        """Cancel all loads in progress, because the service stops. They raise NotReady."""
+        """Cancel all loads in progress, because the service stops. The cancelled loads raise NotReady."""
         cancel_helpers()
         self._stopped.set()
 
@@ -180,9 +181,9 @@ class Repository:
 
     @contextlib.asynccontextmanager
     async def _others_go_on(self, names: Collection[str]) -> AsyncIterator[None]:
-        """Context manager that releases the lock, so that loads and unloads of other models run meanwhile.
+        """Context manager that releases the lock, so that loads and unloads of other models can run.
 
-        Loads and unloads for `names` (of Ops and models) wait for the end of the block.
+        names: Ops and models. Loads and unloads of these names wait for the end of the block.
         """
         self._busy.update(names)
         self._changing.release()
@@ -208,9 +209,9 @@ class Repository:
             raise cancelled
 
     async def _wait_until_idle(self, names: Collection[str]) -> bool:
-        """Wait until no other load or unload is in progress for these names of Ops and models.
+        """Wait until no other load or unload of these Ops and models is in progress.
 
-        Return whether there was one to wait for. Raises NotReady if the service stops meanwhile.
+        Returns whether it had to wait. Raises NotReady if the service stops meanwhile.
         """
         if self._busy.isdisjoint(names):
             return False
@@ -219,7 +220,7 @@ class Repository:
         return True
 
     async def _unload(self, ops: Sequence[str], names: Collection[str]) -> None:
-        """Unload the loaded ones of these Ops.
+        """Unload those of the Ops that are loaded.
 
         names: names of Ops and models that no other load or unload may touch meanwhile.
         """
@@ -239,7 +240,7 @@ class Repository:
     async def _load(self, op: str) -> None:
         """Load one Op from disk and record its state.
 
-        Raises LoadFailed and NotReady, and the Op stays as it was.
+        Raises LoadFailed and NotReady; the Op then stays as it was.
         """
         before = self._standings.get(op)
         if before is not None:
@@ -281,22 +282,25 @@ _POLL_PATIENCE_S = 2.0  # polling waits for a model at most this long before the
 
 
 class NoVersions(LoadFailed):
-    """Raised when a load names a model whose folder has no version to load. The server is then not ready."""
+    """Raised when a model to load has no version in its folder.
+
+    The whole server then reports that it is not ready.
+    """
 
 
 class NotPolled(LoadFailed):
-    """Raised when a load names a model that is not in the repository, or whose configuration is invalid.
+    """Raised when a model to load is not in the repository, or its configuration is invalid.
 
-    Triton's load API sends it as an internal error, "failed to poll from model repository".
+    Triton's load API sends the error as an internal error, "failed to poll from model repository".
     """
 
 
 class ModelLoader(Repository):
-    """Loads and unloads the models of a model repository, each with the models that its ensemble steps use.
+    """Loads and unloads the models of a model repository, together with the models of their ensemble steps.
 
     Loads and unloads run one at a time. While one of them reads the disk, or waits for workers to start or
-    end, those for other models go on. A Python model's `auto_complete_config` may hang, and its `initialize`
-    may load models itself.
+    end, loads and unloads of other models continue. A Python model's `auto_complete_config` may hang, and its
+    `initialize` may load models itself.
     """
 
     def __init__(self, scheduler: Scheduler, place: RepositoryPlace) -> None:
@@ -324,7 +328,7 @@ class ModelLoader(Repository):
     def names(self) -> list[str]:
         """Return the names of the models in the repository's folders, loaded or not.
 
-        A folder error is logged.
+        If a folder can't be read, the error is logged.
         """
         try:
             return self._source.names()
@@ -336,7 +340,7 @@ class ModelLoader(Repository):
         return self._source.is_ambiguous(name)
 
     def register(self, name: str, folder: Path) -> None:
-        """Let later loads of a model read this folder, whatever name its config.pbtxt has.
+        """Register a folder from which later loads of a model read, whatever name its config.pbtxt has.
 
         Raises ConfigError for an invalid name or config.pbtxt, and for a name in the repository.
         """
@@ -368,7 +372,8 @@ class ModelLoader(Repository):
         """Load or reload a model from disk, with the models of its ensemble steps, and serve it.
 
         override: configuration or files that the client sent in place of those on disk. Raises NotReady while
-        the service starts or stops, and LoadFailed; the service then stays as it was.
+        the service starts or stops, and LoadFailed if the load fails; in both cases the service stays as it
+        was.
         """
         await self._copy_buckets(name)
         async with self._changing:
@@ -407,7 +412,10 @@ class ModelLoader(Repository):
         return content
 
     async def _copy_buckets(self, name: str) -> None:
-        """Copy changed files of buckets before a load. Raises LoadFailed. Polling has copied them before."""
+        """Copy changed files from cloud storage buckets before a load. Raises LoadFailed.
+
+        Does nothing with polling, which copies the files itself.
+        """
         if not self._source.buckets or self._poll_s:
             return
         try:
@@ -417,7 +425,10 @@ class ModelLoader(Repository):
             raise LoadFailed(name, "", exc.message) from exc
 
     async def _poll_buckets(self, errors: dict[str, str]) -> None:
-        """Copy changed files of buckets. An error is logged once, in `errors` under an empty name."""
+        """Copy changed files from cloud storage buckets. An error is logged once.
+
+        errors: the last error is stored under an empty name.
+        """
         try:
             await asyncio.to_thread(self._source.copy_buckets)
         except ConfigError as exc:
@@ -430,8 +441,8 @@ class ModelLoader(Repository):
     async def unload_model(self, name: str, *, dependents: bool = False) -> None:
         """Unload all versions of a model: reject new requests, finish admitted requests, end the workers.
 
-        dependents: also unload the models of an ensemble's steps. Raises NotReady while the service starts or
-        stops. A model that is not loaded is no error.
+        dependents: whether to unload also the models of an ensemble's steps. Raises NotReady while the
+        service starts or stops. Unloading a model that is not loaded is no error.
         """
         async with self._changing:
             self._scheduler.check_settled()
@@ -448,7 +459,7 @@ class ModelLoader(Repository):
             await self._remove_unused_overrides()
 
     async def _remove_unused_overrides(self) -> None:
-        """Delete model files that clients sent with a load and that no loaded model uses any more."""
+        """Delete files that clients sent with a load request and that no loaded model uses any more."""
         models = self._scheduler.app.models
         used = {Path(model.folder).parent for model in models if not self._scheduler.has_unloaded(model.key)}
         await asyncio.to_thread(self._overrides.remove_all_but, used)
@@ -456,8 +467,8 @@ class ModelLoader(Repository):
     async def _read_models(self, name: str, source: ModelRepository) -> RepositoryContent:
         """Read a model and the models of its ensemble steps from `source`, in a thread.
 
-        Loads and unloads of other models go on meanwhile. Reads again if one of these models was loaded in
-        the meantime. Raises NotReady if the service stops.
+        Loads and unloads of other models can run meanwhile. If one of the models was loaded in the meantime,
+        they are read again. Raises NotReady if the service stops.
         """
         while True:
             await self._wait_until_idle({name})
@@ -471,9 +482,9 @@ class ModelLoader(Repository):
                 return served  # otherwise the disk may have changed since
 
     def _unloaded_with(self, name: str, dependents: bool) -> tuple[list[ServedModel], list[str]]:
-        """Return the served versions of a model, and the names of the Ops to unload with it.
+        """Return the served versions of a model, and the names of the Ops to unload with the model.
 
-        dependents: include the Ops of all versions of the models of an ensemble's steps.
+        dependents: whether to include the Ops of all versions of the models of an ensemble's steps.
         """
         all_models = self._scheduler.app.models
         models = [model for model in all_models if model.public_name == name]
@@ -527,7 +538,7 @@ class ModelLoader(Repository):
             errors.pop(name, None)
 
     def _forget_all_but(self, names: Collection[str]) -> None:
-        """Drop the polling state of all models except `names`: a model that returns counts as new."""
+        """Drop the polling state of all models except `names`. A model that comes back then counts as new."""
         for table in (self._invalid, self._polled):
             for name in table.keys() - set(names):
                 del table[name]
@@ -535,8 +546,8 @@ class ModelLoader(Repository):
     async def _follow(self, name: str, *, exists: bool) -> None:
         """Load, reload or unload a model to match its folder. Raises NotReady and LoadFailed.
 
-        exists: whether the model is on disk, in one folder. As in Triton, a model in two repositories is
-        unloaded.
+        exists: whether exactly one folder contains the model. As in Triton, a model that is in two
+        repositories is unloaded.
         """
         if not exists:
             await self.unload_model(name)
@@ -548,7 +559,10 @@ class ModelLoader(Repository):
                 raise
 
     async def _differs(self, name: str) -> bool:
-        """Whether polling should load the model: it differs from the served model and the last failed try."""
+        """Return whether polling should load the model.
+
+        True if the model on disk differs from the served model, and from its state at the last failed load.
+        """
         served = await asyncio.to_thread(self._source.read_models, [name])
         if why := find_error(name, served):
             last_reason = self._invalid.get(name, self._scheduler.app.unavailable.get(name))
@@ -588,7 +602,7 @@ class ModelLoader(Repository):
         return "\n".join(f"{row[0]:<{name}}  {row[1]:<{version}}  {row[2]}" for row in rows)
 
     def standing(self, op: str) -> Standing:
-        """Return the load state of an Op or of a model version. op: name of the Op, or the model's key."""
+        """Return the load state of an Op or of a model version. op: the Op's name, or the model's key."""
         return self._standings.get(op) or super().standing(op)
 
     def _serves(self, name: str) -> bool:
@@ -597,9 +611,9 @@ class ModelLoader(Repository):
         return any(m.public_name == name and not self._scheduler.has_unloaded(m.key) for m in models)
 
     async def _serve(self, name: str, served: RepositoryContent) -> None:
-        """Start workers for the models as read from disk, switch requests to them, and end the old workers.
+        """Start workers for models read from disk, send new requests to them, and end the old workers.
 
-        Raises LoadFailed and NotReady, and the service stays as it was.
+        Raises LoadFailed and NotReady; the service then stays as it was.
         """
         _check_available(name, served)
         app = merged(self._scheduler.app, name, served)
@@ -621,9 +635,9 @@ class ModelLoader(Repository):
                 await self._scheduler.retire(former, app.config.dag.drain_timeout)
 
     def _find_resource_error(self, app: App, served: RepositoryContent) -> str:
-        """Return the error of a resource that is global in one model, and of a device in another, else "".
+        """Return the error of a rate-limiter resource that is global in one model and per device in another.
 
-        app: the service with the models of `served`, as read from disk.
+        Empty if there is none. app: the service's description with the models of `served`, as read from disk.
         """
         if self._source.resource_limits is None:
             return ""
@@ -633,7 +647,7 @@ class ModelLoader(Repository):
     def _changed(self, app: App, served: RepositoryContent) -> list[str]:
         """Return the names of the Ops that need new workers because their files or configuration differ.
 
-        app: the service with the models of `served`, as read from disk.
+        app: the service's description with the models of `served`, as read from disk.
         """
         config, pools = self._scheduler.app.config, self._scheduler.pools
         loaded = {op for op in served.sections if op in pools and op not in self._standings}
@@ -653,11 +667,12 @@ class ModelLoader(Repository):
     async def _started(self, name: str, app: App, ops: Iterable[str]) -> dict[str, Batcher]:
         """Start worker processes for Ops and wait until all are ready. Return a batcher for each Op.
 
-        The first process of each Op shows whether its files are good, before the other processes start. On
-        other machines, and for all steps of an ensemble in one worker, the first process suffices.
+        The first process of each Op shows whether its files are good, before the other processes start. For
+        workers on other nodes, and for a worker that runs all steps of an ensemble, waiting for the first
+        process suffices.
 
-        app: the service to be. Raises LoadFailed for the model `name` after ending all workers that it has
-        started.
+        app: the service's description with the new models. If the load fails, raises LoadFailed for the model
+        `name` after ending all workers that it has started.
         """
         batchers: dict[str, Batcher] = {}
         try:
@@ -681,7 +696,7 @@ class ModelLoader(Repository):
         return batchers
 
     def _note_unavailable(self, name: str, exc: LoadFailed) -> None:
-        """Record why a model could not be loaded, for the repository index and the readiness."""
+        """Record why a model could not be loaded, for the repository index and the readiness check."""
         app = self._scheduler.app
         unloaded = [part for m in app.models if m.public_name == name for part in (m.key, *m.graph.ops)]
         for part in self._standings.keys() & unloaded:
@@ -698,7 +713,7 @@ class ModelLoader(Repository):
 
 
 def log_configurations(models: Iterable[ServedModel]) -> None:
-    """Log the configuration of each model, with the fields that its file lacks, at level DEBUG."""
+    """Log the auto-completed configuration of each model at level DEBUG."""
     for model in models:
         config = json.dumps(model.config, ensure_ascii=False)
         log.debug("Model %s version %s, auto-completed config: %s", model.name, model.version, config)
@@ -710,9 +725,9 @@ def _names_in(name: str, served: RepositoryContent) -> set[str]:
 
 
 def _models_in(name: str, ops: Iterable[str]) -> set[str]:
-    """Return the names of all models that are unloaded together with a model, its own included.
+    """Return the names of all models that are unloaded together with a model, including its own name.
 
-    ops: unloaded Ops.
+    ops: the Ops to unload.
     """
     return {name, *(get_public_name(op.rpartition(":")[0]) for op in ops)}
 
@@ -724,7 +739,7 @@ def _has_other_files(app: App, op: str, pool: WorkerPool) -> bool:
 
 
 def _files(app: App, op: str) -> frozenset[FileState] | None:
-    """Return path and state of each file that the Op's workers would use; None if they can't be read."""
+    """Return the path and state of each file that the Op's workers would use; None if one can't be read."""
     try:
         return plan(app, op).files
     except (ConfigError, OSError):
@@ -732,14 +747,17 @@ def _files(app: App, op: str) -> frozenset[FileState] | None:
 
 
 class _OnDisk(NamedTuple):
-    """State of a model and the models of its ensemble steps on disk, to detect changes between polls."""
+    """Files and configurations of a model and its ensemble steps on disk, to detect changes between polls."""
 
     models: Mapping[str, object]  # configurations by key
     files: Mapping[str, frozenset[FileState] | None]  # by Op
 
 
 def _on_disk(app: App, served: RepositoryContent) -> _OnDisk:
-    """Return the state on disk of the models that were read. app: the service with these models."""
+    """Return the state on disk of the models that were read.
+
+    app: the service's description with these models.
+    """
     models = {model.key: model.config for model in served.models}
     return _OnDisk(models, {op: _files(app, op) for op in served.sections})
 
@@ -754,15 +772,15 @@ def _check_available(name: str, served: RepositoryContent) -> None:
 
 
 def find_error(name: str, served: RepositoryContent) -> UnavailableModel | None:
-    """Return why a model of this name can't be served; None if all can."""
+    """Return why a model of this name can't be served; None if all models of this name can."""
     return next((why for model, why in served.unavailable.items() if get_public_name(model) == name), None)
 
 
 def merged(app: App, name: str, served: RepositoryContent) -> App:
-    """Return a copy of the service's description in which these models replace those of the same names.
+    """Return a copy of the service's description in which new models replace the models of the same names.
 
-    name: model that was loaded; its versions that `served` lacks are removed. served: models as read from
-    disk. Of models of one name in several repositories, those that can't be read now stay as they are.
+    name: the model that was loaded; versions that `served` lacks are removed. served: models as read from
+    disk. If several repositories have a model of one name, those that can't be read now stay as they are.
     """
     renewed = _names_in(name, served)
     unchanged = [m for m in app.models if m.public_name not in renewed or m.name in served.unavailable]

@@ -75,7 +75,7 @@ _RESERVE_BYTES = 64 << 20  # a loop that leaves less memory ends the candidate, 
 
 
 class Requests(NamedTuple):
-    """The requests of the callers: their inputs, and the form of the responses with its options."""
+    """The requests that simulated clients send: inputs, format of the responses, and response options."""
 
     inputs: Sequence[Mapping[str, Any]]
     form: str
@@ -84,10 +84,10 @@ class Requests(NamedTuple):
 
 
 class RunningTrial:
-    """The running worker instances of one candidate configuration, and the callers that load them.
+    """The running workers of one candidate configuration, and simulated clients that put load on them.
 
-    app: its only model is called as `trial`. memory_bytes: most memory of the workers; 0 without a limit.
-    generator: sends the requests over HTTP; None: no candidate is measured over HTTP.
+    app: contains one model, named `trial`. memory_bytes: maximum memory of the workers; 0 without a limit.
+    generator: sends the requests over HTTP; None if no candidate is measured over HTTP.
     """
 
     def __init__(
@@ -110,9 +110,9 @@ class RunningTrial:
         self._over = asyncio.Event()
 
     async def start(self) -> None:
-        """Start the worker instances of the candidate.
+        """Start the workers of the candidate.
 
-        Raises TrialFailed, and stops them, if one fails or they are not ready in time.
+        If a worker fails, or not all are ready in time, stops them and raises TrialFailed.
         """
         try:
             async with asyncio.timeout(_START_S):
@@ -140,11 +140,12 @@ class RunningTrial:
                 yield server
 
     async def measure(self, limit: int, callers: int, seconds: float, *, over_http: bool = False) -> Load:
-        """Return throughput and CPU time of a load with a number of concurrent callers.
+        """Return the throughput and the CPU time of the candidate under a number of concurrent clients.
 
-        Each caller sends its next request after a response. limit: most requests in a batch. seconds:
-        duration of the measurement; longer if there are few responses. over_http: each caller has a
-        connection. Raises TrialFailed if a request fails, and if the instances use too much memory.
+        Each client sends its next request after a response. limit: maximum number of requests in a batch.
+        seconds: duration of the measurement; longer if there are few responses. over_http: whether each
+        client sends over its own HTTP connection. Raises TrialFailed if a request fails, or if the workers
+        use too much memory.
         """
         self._scheduler.limit_batches(self._op, limit)
         if over_http:
@@ -195,7 +196,7 @@ class RunningTrial:
         return Load(answers / took_s, max(use.own_s / answers, _MIN_CPU_S), use.other_cores)
 
     def check_memory(self) -> None:
-        """Raise TrialFailed if the instances use more than their limit, or nearly all memory there is."""
+        """Raise TrialFailed if the workers exceed their memory limit, or leave nearly no free memory."""
         used = sum(map(proportional_bytes, self._pids()))
         if self._memory_bytes and used > self._memory_bytes:
             raise TrialFailed(
@@ -244,7 +245,7 @@ class RunningTrial:
 
 
 def _build_app(candidate: Candidate) -> App:
-    """Return a service that consists of the candidate's model alone, and whose workers run no user code."""
+    """Return a service that consists only of the candidate's model. Its workers run no user code."""
     tensors: dict[str, Any] = {"input": [], "output": [], "model_warmup": []}
     model_config = {"name": _NAME, "backend": candidate.engine, "max_batch_size": 0, **tensors}
     section = {**candidate.section, "probe_interval": 0, "placement": candidate.placement}
@@ -267,7 +268,10 @@ def _build_app(candidate: Candidate) -> App:
 
 
 def _build_service(service: App, op: str, candidate: Candidate) -> App:
-    """Return the user's service with one Op alone, in the candidate's configuration. Its hooks run."""
+    """Return the user's service with only one of its Ops, in the candidate's configuration.
+
+    The hooks of the Op run as in the service.
+    """
     section = {**candidate.section, "probe_interval": 0, "placement": candidate.placement}
     fixed = {"tracer": TracerConfig(), "max_pending_requests": DagConfig().max_pending_requests}
     config = service.config.model_copy(
@@ -290,11 +294,11 @@ def _build_service(service: App, op: str, candidate: Candidate) -> App:
 def _parse_bodies(
     bodies: Sequence[str], limits: Limits, example: Mapping[str, str], service: str = ""
 ) -> Requests:
-    """Return the requests of a sample: key/value bodies in JSON, as clients send them to the Op's hooks.
+    """Return the requests for sample bodies: key/value bodies in JSON, which clients send to the Op's hooks.
 
-    example: key/value example of the service. A single value gets its only key, because a conversion that
-    writes a sample does not know the service. service: its name, for requests over HTTP. Raises TrialFailed
-    for a body that the service would reject.
+    example: key/value example of the service. If the service and a body each have a single key, the body's
+    key is replaced by the service's, because the tool that wrote the sample may not know it. service: name of
+    the service, for requests over HTTP. Raises TrialFailed for a body that the service would reject.
     """
     inputs, messages = [], []
     for body in bodies:
@@ -336,7 +340,10 @@ async def _start(
     generator: LoadGenerator | None,
     candidate: Candidate,
 ) -> RunningTrial:
-    """Return a candidate's running instances. Raises TrialFailed if they can't start, or memory is short."""
+    """Start a candidate's workers and return them.
+
+    Raises TrialFailed if they can't start, or memory is short.
+    """
     processes = candidate.section.get("concurrency", 1)
     if candidate.placement == "thread":
         processes = candidate.shards

@@ -28,8 +28,8 @@ _json = msgspec.json.encode
 def render(outputs: Mapping[str, Any], form: str) -> bytes:
     """Encode the outputs of an inference as the body of a key/value response, in the order of `outputs`.
 
-    form: JSON or PROTO. Raises UnprintableAnswer with err_no 7000 for a value without a text, and 8000 for an
-    invalid key.
+    form: JSON or PROTO. Raises UnprintableAnswer with err_no 7000 for a value that can't be converted to
+    text, and with err_no 8000 for an invalid key.
     """
     if isinstance(outputs, Answer) and outputs.key_values is not None:
         outputs = outputs.key_values
@@ -54,8 +54,9 @@ def render_outputs(
 ) -> list[Part]:
     """Encode the outputs of an inference as the body of a key/value response.
 
-    It is the `render` function of a `Form`, in `pipeline.dialects.dialect`. form: JSON or PROTO.
-    declared_tensors: whether the outputs are declared tensors of a repository's model, to be sent as texts.
+    This is the `render` function of a `Form`, see `pipeline.dialects.dialect`. form: JSON or PROTO.
+    declared_tensors: whether the outputs are declared tensors of a model in a repository, to be sent as
+    texts.
     """
     if declared_tensors:
         outputs = {name: _format_tensor(value) for name, value in outputs.items()}
@@ -63,9 +64,10 @@ def render_outputs(
 
 
 def _format_tensor(value: Any) -> str:
-    """Return the text of an output tensor in a key/value response.
+    """Return the text of an output tensor for a key/value response.
 
-    The text of BYTES is its only element, or a list of its elements. Other tensors have NumPy's `repr`.
+    A BYTES tensor becomes its only element, or a list of its elements. Other tensors are formatted like
+    NumPy's `repr`.
     """
     if isinstance(value, np.ndarray) and value.dtype.kind in "OSU":
         texts = [e.decode("utf-8", "replace") if isinstance(e, bytes) else str(e) for e in value.ravel()]
@@ -76,7 +78,7 @@ def _format_tensor(value: Any) -> str:
 
 
 def render_message(form: str, message: Response) -> list[Part]:
-    """Encode a protobuf Response that user code (a ResponseOp) has built. form: JSON or PROTO."""
+    """Encode a protobuf `Response` that the app's own ResponseOp has built. form: JSON or PROTO."""
     if form == PROTO:
         return [message.SerializeToString()]
     body = {

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class KeyValue:
-    """The key/value protocol as a plug-in of the server, see `Dialect`."""
+    """Plug-in for Paddle Serving's key/value protocol, see `Dialect`."""
 
     name = "key_value"
 

@@ -135,7 +135,7 @@ _ANSWER: Schema = {
 
 
 class Framing(NamedTuple):
-    """How several answers are sent in one HTTP response."""
+    """Format of one HTTP response with several answers, such as server-sent events."""
 
     head: bytes  # header line
     part: bytes  # of each answer, a JSON document
@@ -148,7 +148,7 @@ _FRAMINGS = {  # by the media type in the Accept header
 
 
 def _find_framing(request: HttpRequest) -> Framing | None:
-    """Return the framing that a client of several answers names in its Accept header; None for others."""
+    """Return the framing for several answers that the client requests in its Accept header, else None."""
     accepted = request.headers.get(b"accept")
     if accepted is None or accepted == b"*/*":
         return None
@@ -157,9 +157,9 @@ def _find_framing(request: HttpRequest) -> Framing | None:
 
 
 class KeyValueHttp(ScanFirst, HttpHandler):
-    """HTTP handler of the key/value protocol, `POST /{service}/{method}`.
+    """HTTP handler of Paddle Serving's key/value protocol, `POST /{service}/{method}`.
 
-    It also gets the requests at all paths that no other protocol and no page has, and rejects them.
+    It also receives, and rejects, requests to all paths that no other protocol or page serves.
     """
 
     name = "http"
@@ -221,7 +221,7 @@ class KeyValueHttp(ScanFirst, HttpHandler):
         acknowledge: Callable[[], None] = lambda: None,
         head: bytes = b"",
     ) -> None:
-        """Send one of several answers, or an error, as a part of the response."""
+        """Send one of several answers, or an error, as a chunk of the response."""
         if not request.has_begun:
             request.begin_chunks(200, head + framing.head)
         if answer:
@@ -257,7 +257,7 @@ class KeyValueHttp(ScanFirst, HttpHandler):
         self._refuse_with(status, request, error, head + refusal_headers(error))
 
     def _refuse_overload(self, request: HttpRequest, error: Overloaded) -> None:
-        """Refuse a request for overload. The same error has the same response, which is encoded once."""
+        """Send an overload error as the response. The response to one shared error is encoded only once."""
         if error is not self._overload:
             self._overload = error
             self._overload_head = JSON + refusal_headers(error)
@@ -297,9 +297,9 @@ def _timeout_s(request: HttpRequest) -> float:
 
 
 def parse_grpc_timeout(value: bytes) -> float:
-    """Parse the value of a grpc-timeout header, such as 500m for 500 ms, and return seconds.
+    """Parse the value of a grpc-timeout header, such as 500m for 500 ms. Return seconds.
 
-    The value has at most eight digits and a unit, as in gRPC over HTTP/2. Raises InvalidInput for others.
+    A valid value has at most eight digits and a unit, as in gRPC over HTTP/2. Raises InvalidInput for others.
     """
     digits, unit = value[:-1], value[-1:]
     if unit not in _UNITS or not digits.isdigit() or len(digits) > 8:
@@ -311,9 +311,9 @@ def parse_grpc_timeout(value: bytes) -> float:
 
 
 class KeyValueRpc(RpcHandler):
-    """gRPC handler of PipelineService, Paddle Serving's protobuf service.
+    """gRPC handler of Paddle Serving's protobuf service PipelineService.
 
-    Its method `inference_stream`, with several responses to a request, is an addition.
+    The method `inference_stream`, which sends several responses to a request, is not part of Paddle Serving.
     """
 
     name = "grpc"
@@ -365,7 +365,7 @@ class KeyValueRpc(RpcHandler):
 def _is_over(context: CallContext) -> bool:
     """Return whether the client's deadline of a gRPC call has passed.
 
-    A timeout of the service does not end the call: it is sent as a message.
+    A timeout of the service itself does not end the call, but is sent as a response message.
     """
     remaining_s = context.time_remaining()
     return remaining_s is not None and remaining_s <= 1 / TICKS_PER_S
@@ -379,12 +379,12 @@ def parse_http(
     example: str = KEY_VALUE_EXAMPLE,
     outline: Outline | None = None,
 ) -> Request:
-    """Parse a JSON body of the key/value protocol to a request with its texts and tensors by name.
+    """Parse a JSON body of the key/value protocol to a request with texts and tensors by name.
 
     service, method: from the path; those in the body are ignored. The caller sets `deadline`. outline: a
-    large body with stand-ins for its long arrays, see `json_outline`; None for a small body. Raises
-    MalformedBody (HTTP 400 always), BadPackage and TooLarge, each with `example`, a valid body, in its
-    message.
+    large body with placeholders for its long arrays, see `json_outline`; None for a small body. Raises
+    MalformedBody (always HTTP 400), BadPackage and TooLarge. Each error message contains `example`, a valid
+    body.
     """
     try:
         message = _decode(body, limits) if outline is None else _decode_outline(outline, limits)
@@ -413,9 +413,9 @@ def pass_http_on(
     example: str = KEY_VALUE_EXAMPLE,
     outline: Outline | None = None,
 ) -> Request:
-    """Parse a JSON body for user code that unpacks messages itself: the only input is the protobuf message.
+    """Convert a JSON body for an app that unpacks messages itself: the only input is a protobuf message.
 
-    Raises as `parse_http`, except for BadPackage: user code decides about keys and values.
+    Raises errors like `parse_http`, except for BadPackage: the app itself checks keys and values.
     """
     try:
         decoded = _decode(body, limits) if outline is None else _decode_outline(outline, limits)
@@ -433,9 +433,9 @@ def pass_http_on(
 
 
 def pass_proto_on(data: bytes, limits: Limits, example: str = KEY_VALUE_EXAMPLE) -> Request:
-    """Pass a serialized `Request` message on, undecoded, to user code that unpacks messages itself.
+    """Pass a serialized protobuf `Request`, undecoded, to an app that unpacks messages itself.
 
-    Raises MalformedBody for bytes that are no such message, and TooLarge.
+    Raises MalformedBody if the bytes are no valid message, and TooLarge.
     """
     message, large = _parse_message(data, limits)
     try:
@@ -454,9 +454,9 @@ def _check_text(value: str, limits: Limits) -> None:
 
 
 def parse_proto(data: bytes, limits: Limits, example: str = KEY_VALUE_EXAMPLE) -> Request:
-    """Parse a serialized `Request` message of PipelineService; `service` and `method` may be empty.
+    """Parse a serialized protobuf `Request` of PipelineService. Its `service` and `method` may be empty.
 
-    The worker decodes the long tensors of a large message. Raises MalformedBody for bytes that are no such
+    The worker decodes the long tensors of a large message. Raises MalformedBody if the bytes are no valid
     message, BadPackage and TooLarge.
     """
     message, large = _parse_message(data, limits)
@@ -476,16 +476,16 @@ def parse_proto(data: bytes, limits: Limits, example: str = KEY_VALUE_EXAMPLE) -
 
 
 def _leave_texts(inputs: dict[str, Any]) -> None:
-    """Replace the long texts of a large request by `UnreadText`, which the worker decodes."""
+    """Replace the long texts of a large request by `UnreadText` objects, which the worker decodes."""
     for name, text in inputs.items():
         if len(text) > SMALL_BYTES:
             inputs[name] = UnreadText(text.encode("utf-8", "surrogatepass"))
 
 
 class _LargeTensors:
-    """Adds the tensors of a large request to its inputs. Tensors with long data become `UnreadTensor`.
+    """Adds the tensors of a large request to its inputs.
 
-    The worker process decodes an `UnreadTensor`.
+    Tensors with long data become `UnreadTensor` objects, which the worker process decodes.
     """
 
     def __init__(self, inputs: dict[str, Any], limits: Limits, example: str) -> None:
@@ -496,15 +496,15 @@ class _LargeTensors:
     def add_outline(self, tensors: Iterable[BodyTensor | None], outline: Outline) -> None:
         """Add the tensors of a large JSON body. Raises BadPackage and TooLarge.
 
-        tensors: decoded from the outline, in which stand-ins replace long arrays.
+        tensors: decoded from the outline, in which placeholders replace long arrays.
         """
         for index, tensor in enumerate(tensors):
             self._add_json(index, tensor or BodyTensor(), outline)
 
     def add_message(self, tensors: Iterable[Tensor], large: Mapping[int, LargeMessage]) -> None:
-        """Add the tensors of a large protobuf message. Raises as `add_outline`.
+        """Add the tensors of a large protobuf message. Raises errors like `add_outline`.
 
-        tensors: without their long fields. large: these tensors in full, undecoded, by index.
+        tensors: the tensors without their long fields. large: complete, undecoded tensors by index.
         """
         for index, tensor in enumerate(tensors):
             if index in large:
@@ -559,14 +559,14 @@ class _LargeTensors:
 
 
 def _data_field(elem_type: int) -> str:
-    """Return the field of a `Tensor` message that has the data of an elem_type, such as int64_data."""
+    """Return the name of the `Tensor` field with the data of an elem_type, for example int64_data."""
     if elem_type in NUMERIC:
         return NUMERIC[elem_type][0]
     return "str_data" if elem_type == STRING else BYTE_DATA
 
 
 def _cut_fields(tensor: BodyTensor, outline: Outline, limits: Limits) -> dict[str, Part]:
-    """Remove the long fields of a tensor from a JSON body, and return their JSON by name of the field.
+    """Remove the long fields from a tensor of a JSON body. Return their JSON texts by field name.
 
     A long shape is decoded instead. Raises MalformedBody and TooLarge for a shape that is no short list of
     integers.
@@ -598,7 +598,7 @@ def _decode_shape(text: Part, name: str, limits: Limits) -> list[int | str | Non
 
 
 def _parse_message(data: bytes, limits: Limits) -> tuple[RequestMessage, Mapping[int, LargeMessage]]:
-    """Parse a serialized `Request` without the long data of its tensors, and return these tensors by index.
+    """Parse a serialized `Request` without the long data of its tensors. Return also these tensors by index.
 
     Raises MalformedBody and TooLarge.
     """
@@ -625,9 +625,9 @@ def _decode(body: bytes, limits: Limits) -> Body:
 
 
 def _decode_outline(outline: Outline, limits: Limits) -> Body:
-    """Decode the outline of a large JSON body: the body with stand-ins for its long arrays.
+    """Decode the outline of a large JSON body: the body with placeholders for its long arrays.
 
-    Its depth and number of values are already checked. Raises MalformedBody and TooLarge.
+    The depth and the number of values are already checked. Raises MalformedBody and TooLarge.
     """
     try:
         body = _decoder.decode(outline.text)
@@ -648,8 +648,8 @@ def _decode_slowly(text: bytes) -> Body:
 def _match_values(keys: Any, values: Any, limits: Limits) -> dict[str, Any]:
     """Return the texts of a request by key, from its parallel lists `key` and `value`.
 
-    The last value of a repeated key counts, and values without a key do not. Raises BadPackage for a key
-    without a value, and TooLarge.
+    If a key is repeated, its last value is used. Values without a key are ignored. Raises BadPackage for a
+    key without a value, and TooLarge.
     """
     if not keys:
         return {}
@@ -677,15 +677,15 @@ def _match_values(keys: Any, values: Any, limits: Limits) -> dict[str, Any]:
 
 
 def _check_not_empty(message: Body) -> None:
-    """Raise BadPackage if 'key', 'value' and 'tensors' are all absent. User code may take empty lists."""
+    """Raise BadPackage if 'key', 'value' and 'tensors' are all absent. Empty lists are valid."""
     if message.key is None and message.value is None and message.tensors is None:
         raise BadPackage("the body has neither 'key', 'value' nor 'tensors'")
 
 
 def key_value_paths(app: App) -> dict[str, Any]:
-    """Return the key/value paths for /openapi.json: of the service, or of each model of a repository.
+    """Return the key/value paths for /openapi.json: one for the service, or for each model of a repository.
 
-    Models of a repository whose inputs are not single texts have none.
+    Models in a repository are left out unless all their required inputs are single texts.
     """
     if app.repository is None:
         model = "" if app.default is None else app.default.name
@@ -715,9 +715,9 @@ def _prediction_operation(app: App, model: str, key_values: Mapping[str, str]) -
 
 
 def _upload_form(app: App) -> Schema | None:
-    """Return the schema of a form with files, for /openapi.json; None if the service takes no files.
+    """Return the schema of an upload form, for /openapi.json; None if the service accepts no files.
 
-    Models of a repository, and user code that unpacks messages, take none.
+    Models of a repository, and apps that unpack messages themselves, accept no files.
     """
     served = app.default
     if served is None or served.graph.source == MESSAGE:

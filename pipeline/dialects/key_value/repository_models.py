@@ -34,7 +34,7 @@ class RepositoryModels:
     def address(self, request: Request, model: ServedModel) -> None:
         """Set the model of a request, and replace its inputs by the tensors that the model declares.
 
-        Raises BadPackage for values that the model does not take, and TooLarge for too many rows.
+        Raises BadPackage for values that the model does not accept, and TooLarge for too many rows.
         """
         assert model.signature is not None  # each model of a repository has a signature
         limits = self._scheduler.app.config.limits
@@ -45,7 +45,7 @@ class RepositoryModels:
         request.wish = True  # the response has BYTES as texts
 
     def find_model(self, name: str) -> ServedModel:
-        """Return the newest loaded version of the model with this name; the only model for an empty name.
+        """Return the newest loaded version of the model with this name; for an empty name, the only model.
 
         Raises UnknownService if there is no such model.
         """
@@ -71,9 +71,9 @@ class RepositoryModels:
 
 
 def get_text_example(model: ServedModel) -> Mapping[str, str]:
-    """Return an example text for each required input of a repository's model.
+    """Return an example text for each required input of a model in a repository.
 
-    Empty for a model with an input that is no single text.
+    Empty if a required input is not a single text.
     """
     if model.config is None or model.signature is None:
         return {}
@@ -88,8 +88,9 @@ def match_inputs(
 ) -> tuple[dict[str, Any], int]:
     """Convert the values of a key/value request to the tensors that a model declares.
 
-    Returns the tensors by name, and the number of rows; 1 for a model that does not batch. A single value
-    matches the only input of a model under any key. Raises BadPackage for unknown, missing and unfit values.
+    Returns the tensors by name, and the number of rows, which is 1 for a model that does not batch. If the
+    model has one input and the request one value, the key of the value does not matter. Raises BadPackage for
+    unknown, missing and invalid values.
     """
     specs = {spec.name: spec for spec in signature.inputs}
     if len(specs) == len(inputs) == 1:
@@ -135,7 +136,7 @@ def _to_tensor(model: str, spec: TensorSpec, value: Any, limits: Limits) -> Any:
 
 
 def _unread_tensor(spec: TensorSpec, value: UnreadTensor, expected: str, limits: Limits) -> UnreadTensor:
-    """Check type and shape of a tensor that the worker decodes, and set its shape. Raises BadPackage.
+    """Check the type and shape of a tensor that the worker will decode, and set its shape. Raises BadPackage.
 
     expected: text that describes the declared input, for error messages.
     """
@@ -150,9 +151,9 @@ def _unread_tensor(spec: TensorSpec, value: UnreadTensor, expected: str, limits:
 
 
 def _check_type(spec: TensorSpec, dtype: str, shape: Sequence[int], expected: str) -> None:
-    """Raise BadPackage for a dtype or a shape that the model does not take.
+    """Raise BadPackage for a dtype or a shape that the model does not accept.
 
-    expected: text that describes the declared input.
+    expected: text that describes the declared input, for the error message.
     """
     if dtype != ("BYTES" if spec.datatype == "BYTES" else BY_DATATYPE[spec.datatype].numpy.name):
         raise BadPackage(f"{expected}; {dtype} was given")
@@ -163,7 +164,7 @@ def _check_type(spec: TensorSpec, dtype: str, shape: Sequence[int], expected: st
 
 
 def _shape_of_text(spec: TensorSpec, expected: str) -> tuple[int, ...]:
-    """Return the shape of a single text as the declared input, such as (1, 1).
+    """Return the shape in which a single text matches the declared input, such as (1, 1).
 
     Raises BadPackage for an input that is no text, or always has more elements.
     """
@@ -180,5 +181,5 @@ def _to_texts(texts: Sequence[str], shape: Sequence[int]) -> DeclaredTexts:
 
 
 def _single_element_shape(spec: TensorSpec) -> tuple[int, ...] | None:
-    """Return the shape of a declared tensor with a single element; None if it always has more."""
+    """Return the shape of a declared tensor with one element; None if the tensor always has more elements."""
     return (1,) * len(spec.shape) if all(length in (-1, 1) for length in spec.shape) else None

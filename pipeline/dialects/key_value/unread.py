@@ -50,7 +50,7 @@ BYTE_DATA, LOD = "byte_data", "lod"
 
 
 class BodyTensor(msgspec.Struct, gc=False):
-    """A `Tensor` in JSON, with either spelling of a name. Numbers may be texts, as in protobuf's JSON."""
+    """A protobuf `Tensor` in JSON. Field names may be in snake or camel case, and numbers may be texts."""
 
     name: str | None = None
     elem_type: Integer = None
@@ -80,7 +80,7 @@ class BodyTensor(msgspec.Struct, gc=False):
 
 
 class Body(msgspec.Struct, gc=False):
-    """A `Request` in JSON; None is null or absent."""
+    """A protobuf `Request` in JSON. A field that is null or absent is None."""
 
     key: list[str | None] | None = None
     value: list[str | None] | None = None
@@ -92,7 +92,7 @@ class Body(msgspec.Struct, gc=False):
 
 
 class JsonTensor:
-    """A tensor of a JSON body with the fields of the protobuf `Tensor`, and its numbers as arrays.
+    """A tensor of a JSON body, with the field names of the protobuf `Tensor`, and with numbers as arrays.
 
     The constructor raises MalformedBody for an invalid value.
     """
@@ -144,10 +144,10 @@ def decode_leniently(
 ) -> _Decoded:
     """Decode JSON that the fast decoder rejects, as leniently as Paddle Serving's gateway.
 
-    The first JSON value counts, and invalid UTF-8 becomes U+FFFD. kind: type of the result. subject: name of
-    the text in error messages. path: its place in the body, such as `tensors[0].`. Raises MalformedBody with
-    the position for invalid JSON, and with the field for a value of another type. Raises TooLarge for too
-    deep nesting.
+    Only the first JSON value is decoded, and invalid UTF-8 becomes U+FFFD. kind: type of the result. subject:
+    name of the text in error messages. path: position of the text in the body, such as `tensors[0].`. Raises
+    MalformedBody with the position for invalid JSON, and with the field for a value of another type. Raises
+    TooLarge for too deep nesting.
     """
     if text.startswith(codecs.BOM_UTF8):
         raise MalformedBody(f"{subject} starts with a byte order mark; JSON has none")
@@ -179,10 +179,10 @@ def decode_leniently(
 
 
 def parse_integer(value: Integer, bounds: range, subject: str) -> int:
-    """Return a JSON integer, or the integer in a JSON text, as int; null is 0.
+    """Return a JSON integer, or an integer in a JSON text, as int. null becomes 0.
 
-    subject: name of the value in error messages. Raises MalformedBody, also for an integer outside of
-    `bounds`.
+    subject: name of the value in error messages. Raises MalformedBody for other values, and for an integer
+    outside of `bounds`.
     """
     if isinstance(value, str):
         if len(value) > _MAX_DIGITS or not _INTEGER.fullmatch(value):
@@ -276,7 +276,7 @@ def _replace_surrogates(value: Any) -> Any:
 
 
 def _decode_utf8(text: bytes, subject: str) -> str:
-    """Decode UTF-8 with U+FFFD for each invalid byte. Raises MalformedBody for too many of them."""
+    """Decode UTF-8, with U+FFFD for each invalid byte. Raises MalformedBody for too many invalid bytes."""
     _replaced.remaining = _MAX_REPLACED if len(text) > _SMALL_BYTES else len(text)
     try:
         return text.decode("utf-8", _ONE_EACH)
@@ -285,9 +285,9 @@ def _decode_utf8(text: bytes, subject: str) -> str:
 
 
 def _replace_each(error: UnicodeError) -> tuple[str, int]:
-    """Replace each invalid byte by U+FFFD, as Go does: the error handler of `_decode_utf8`.
+    """Replace each invalid byte by U+FFFD, as Go does. The function is the error handler of `_decode_utf8`.
 
-    Python's own handler joins some of them.
+    Python's own handler replaces some sequences of invalid bytes by a single U+FFFD.
     """
     assert isinstance(error, UnicodeDecodeError)
     _replaced.remaining -= 1
@@ -297,7 +297,7 @@ def _replace_each(error: UnicodeError) -> tuple[str, int]:
 
 
 class _Replaced(threading.local):
-    """Number of invalid bytes that a thread may still replace in the text that it decodes."""
+    """Thread-local count of invalid bytes that may still be replaced in the text that is decoded now."""
 
     remaining = 0
 
@@ -320,7 +320,7 @@ _tensor_decoder = msgspec.json.Decoder(BodyTensor)
 
 
 class DeclaredTexts(Unread, eq=False):
-    """Texts for an input of a repository's model: a JSON array in `data`, which the worker decodes."""
+    """Texts for an input of a model in a repository, which the worker decodes. `data` is a JSON array."""
 
     kind = "key_value.texts"
     shape: list[int]  # shape of the tensor
@@ -331,22 +331,22 @@ class DeclaredTexts(Unread, eq=False):
 
 
 class UnreadText(Unread, eq=False):
-    """A long text of a request, which the worker process decodes instead of the front process.
+    """A long text of a request, which the worker process decodes instead of the front-end process.
 
-    `data` is its UTF-8, which the front copies once.
+    `data` is the text in UTF-8.
     """
 
     kind = "key_value.text"
     shape: list[int] | None = None  # shape of the tensor, for a model of a repository
 
     def decode(self) -> Any:
-        """Return the text; for a model of a repository, an array of one `bytes` object."""
+        """Return the text; for a model in a repository, return an array with the text as a `bytes` object."""
         text = str(self.data, "utf-8", "surrogatepass")
         return text if self.shape is None else _to_bytes_array([text], self.shape)
 
 
 class UnreadTensor(Unread, eq=False):
-    """A tensor of a large request, as the client encoded it in JSON or protobuf, which the worker decodes."""
+    """A tensor of a large request, in the JSON or protobuf encoding of the client. The worker decodes it."""
 
     kind = "key_value.tensor"
     field: str  # JSON field whose value is `data`; empty if `data` is a serialized Tensor
@@ -361,9 +361,9 @@ class UnreadTensor(Unread, eq=False):
     as_bytes: bool = False  # decode texts to an array of `bytes` objects
 
     def decode(self) -> Any:
-        """Return the elements of the tensor as an array or a text; with `is_lod` its lod, an array.
+        """Return the elements of the tensor as an array or a text; with `is_lod`, its LoD (level of detail).
 
-        Raises BadPackage and TooLarge that name the tensor.
+        Raises BadPackage and TooLarge with the tensor's name.
         """
         try:
             tensor = self._parse_json() if self.field else self._parse_message()
@@ -377,9 +377,9 @@ class UnreadTensor(Unread, eq=False):
         return value
 
     def find_type(self, limits: TensorLimits) -> tuple[str, list[int]]:
-        """Return the name of the dtype, BYTES for texts, and the shape, without decoding elements.
+        """Return the name of the dtype (BYTES for texts) and the shape, without decoding the elements.
 
-        The front checks them against the declared input. Raises BadPackage and TooLarge.
+        The front-end process checks both against the declared input. Raises BadPackage and TooLarge.
         """
         if self.elem_type in NUMERIC:
             return NUMERIC[self.elem_type][1].name, self.shape
@@ -423,9 +423,9 @@ class UnreadTensor(Unread, eq=False):
 
 
 class UnreadMessage(Unread, eq=False):
-    """A large request for user code that unpacks messages itself.
+    """A large request for an app that unpacks Paddle Serving's messages itself.
 
-    `data` is the request body, which the worker converts to the protobuf message.
+    `data` is the request body, which the worker converts to a protobuf message.
     """
 
     kind = "key_value.message"
@@ -467,7 +467,7 @@ def make_message(body: Body, service: str, method: str) -> Request:
 
 
 def parse_message(data: bytes) -> Request:
-    """Parse the bytes of a protobuf `Request`. Raises MalformedBody for other bytes."""
+    """Parse the bytes of a protobuf `Request`. Raises MalformedBody if they are no valid message."""
     message = Request()
     try:
         message.ParseFromString(data)
@@ -480,7 +480,7 @@ def parse_message(data: bytes) -> Request:
 
 
 def with_example(error: BadPackage | TooLarge, example: str) -> BadPackage | TooLarge:
-    """Return a copy of the error whose message ends with a valid request."""
+    """Return a copy of the error with a valid request at the end of its message."""
     return type(error)(f"{error.message}. A valid message: {example}")
 
 

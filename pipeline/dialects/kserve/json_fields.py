@@ -18,11 +18,11 @@ _PARAMETER_INTEGERS = range(-(1 << 63), 1 << 64)
 
 
 def parse_json(text: bytes | memoryview) -> Any:
-    """Decode the first JSON value of a text, as Triton does.
+    """Decode the first JSON value of a text, as leniently as Triton.
 
     NaN, Infinity and a byte order mark of UTF-8 are accepted.
 
-    Raises KServeRefusal with HTTP 500, as Triton responds to invalid JSON.
+    Raises KServeRefusal with HTTP 500 for invalid JSON, as Triton does.
     """
     if text[:3] == codecs.BOM_UTF8:
         text = text[3:]
@@ -60,16 +60,16 @@ def get_text(document: Any, name: str) -> str:
 
 
 def check_text(value: Any, name: str = "") -> str:
-    """Return a value that is a text, with `?` for lone surrogates. Raises KServeRefusal for another type."""
+    """Return `value` if it is a text, with `?` for lone surrogates. Otherwise raise KServeRefusal."""
     if not isinstance(value, str):
         raise parse_error(name, "attempt to access JSON non-string as string")
     return replace_surrogates(value)
 
 
 def replace_surrogates(text: str) -> str:
-    """Return the text with `?` for each half of a surrogate pair.
+    """Return the text with `?` for each lone half of a surrogate pair.
 
-    JSON may contain one, messages to workers can't.
+    JSON may contain half of a pair, but messages to workers can't.
     """
     return text.encode("utf-8", "replace").decode()
 
@@ -83,7 +83,7 @@ def get_array(document: Any, name: str) -> list[Any]:
 
 
 def check_unsigned(value: Any, name: str, verb: str = "parse") -> int:
-    """Return a value that is an unsigned 64-bit integer. Raises KServeRefusal for another value.
+    """Return `value` if it is an unsigned 64-bit integer. Otherwise raise KServeRefusal.
 
     name, verb: for the message "Unable to VERB 'NAME'".
     """
@@ -93,7 +93,7 @@ def check_unsigned(value: Any, name: str, verb: str = "parse") -> int:
 
 
 def check_boolean(value: Any, name: str) -> bool:
-    """Return a value that is true or false. Raises KServeRefusal for another type."""
+    """Return `value` if it is true or false. Otherwise raise KServeRefusal."""
     if not isinstance(value, bool):
         raise parse_error(name, "attempt to access JSON non-boolean as boolean")
     return value
@@ -102,7 +102,7 @@ def check_boolean(value: Any, name: str) -> bool:
 def get_parameters(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the member `parameters` of a request; empty if it is absent.
 
-    Raises KServeRefusal for another type than an object.
+    Raises KServeRefusal if it is not an object.
     """
     parameters = document.get("parameters", {})
     if not isinstance(parameters, dict):
@@ -111,9 +111,9 @@ def get_parameters(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def check_parameter(name: str, value: Any) -> str | bool | int | float | list[str]:
-    """Return the value of a request's parameter, for user code: a text, number, bool or list of texts.
+    """Return the value of a request parameter for user code: a text, number, bool or list of texts.
 
-    Triton allows no lists. Raises KServeRefusal (HTTP 400) for a value of another type.
+    Triton does not allow lists. Raises KServeRefusal (HTTP 400) for a value of another type.
     """
     if isinstance(value, str):
         return replace_surrogates(value)
@@ -140,7 +140,7 @@ def _check_texts(name: str, value: list[Any]) -> list[str]:
 
 
 def get_tensor_parameters(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the member `parameters` of an input or output; empty for null, which clients send."""
+    """Return the member `parameters` of an input or output; empty for null, which some clients send."""
     parameters = document.get("parameters")
     return parameters if isinstance(parameters, dict) else {}
 
@@ -148,6 +148,6 @@ def get_tensor_parameters(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def parse_error(name: str, problem: str, verb: str = "parse") -> KServeRefusal:
     """Return the error for an invalid member of a request, with Triton's message and HTTP 500.
 
-    name: empty if Triton omits the name.
+    name: name of the member; empty if Triton's message has no name.
     """
     return KServeRefusal(f"Unable to {verb} '{name}': {problem}" if name else problem, "INTERNAL")

@@ -35,7 +35,7 @@ ERROR: Schema = {"type": "object", "properties": {"error": {"type": "string"}}, 
 
 @dataclass(frozen=True)
 class KServeModel:
-    """A model that KServe clients see: the whole service, the model of one step, or one of a repository.
+    """A model as KServe clients see it: the whole service, the model of one step, or a model in a repository.
 
     The steps of a service are its Ops.
     """
@@ -53,7 +53,7 @@ class KServeModel:
 
     @property
     def is_ensemble(self) -> bool:
-        """Whether the model is an ensemble of a repository."""
+        """Whether the model is an ensemble in a model repository."""
         return self.config is not None and not self.op
 
     @property
@@ -66,7 +66,7 @@ class KServeModel:
 
     @cached_property
     def counts_rows(self) -> bool:
-        """Whether a request has as many rows as its tensors, even if the model does not batch."""
+        """Whether a request counts as many rows as its tensors have, even if the model does not batch."""
         return self.config is None and self.signature.has_rows
 
     @cached_property
@@ -76,13 +76,13 @@ class KServeModel:
 
     @cached_property
     def default_priority(self) -> int:
-        """Priority level for requests without one, as in Triton's config. 0: the model has no priorities."""
+        """Priority level of requests that set none, from config.pbtxt. 0: the model has no priorities."""
         batching = {} if self.config is None else self.config.get("dynamic_batching", {})
         return int(batching.get("default_priority_level", 0))
 
     @property
     def metric_labels(self) -> dict[str, str]:
-        """Labels of the model's metrics: its namespace, and `metric_tags` of config.pbtxt, each after "_"."""
+        """Labels of the model's metrics: its namespace, and its `metric_tags`, each prefixed with "_"."""
         tags = {} if self.config is None else self.config.get("metric_tags", {})
         labels = {"namespace": self.namespace} if self.namespace else {}
         return labels | {f"_{name}": value for name, value in tags.items() if LABEL.fullmatch(name)}
@@ -97,7 +97,7 @@ class KServeModel:
     def metadata(self, versions: Sequence[str] = ()) -> dict[str, Any]:
         """Return the model metadata of KServe v2 as JSON: name, versions, platform, inputs and outputs.
 
-        versions: all served versions; by default its own version.
+        versions: all served versions; by default, only the version of this object.
         """
         return {
             "name": self.name,
@@ -155,13 +155,16 @@ class KServeModels:
 
     @property
     def _app_models(self) -> _AppModels:
-        """The current models: read again after a repository has loaded or unloaded a model."""
+        """The current models.
+
+        The property is computed again after a repository has loaded or unloaded a model.
+        """
         if self._cached.app is not self._scheduler.app:
             self._cached = _AppModels(self._scheduler)
         return self._cached
 
     def all(self) -> Iterable[KServeModel]:
-        """Return all models with known tensors, also unloaded ones, in the order of names and versions."""
+        """Return all models whose tensors are known, also unloaded models, sorted by name and version."""
         models = [model for key in self._app_models.served if (model := self._current(key)) is not None]
         return sorted(models, key=lambda model: (model.name, int(model.version)))
 
@@ -191,10 +194,10 @@ class KServeModels:
         return [model.version for key in keys if (model := self._current(key)) is not None]
 
     def find_model(self, name: str, version: str = "") -> KServeModel:
-        """Return the loaded model that a request names. An empty version selects the newest.
+        """Return the loaded model that a request names; for an empty version, the newest.
 
-        Raises KServeRefusal for an unknown or unloaded model (HTTP 404), for a name of models in several
-        repositories (400), and for a version that is no number (400). Raises UnknownVersion (404) for a
+        Raises KServeRefusal for an unknown or unloaded model (HTTP 404), for a name that models in several
+        repositories have (400), and for a version that is no number (400). Raises UnknownVersion (404) for a
         version that is not loaded.
         """
         number = parse_version(version) if version else None
@@ -269,13 +272,13 @@ class KServeModels:
     def standing(self, model: KServeModel) -> Standing:
         """Return a model's state in the repository index, such as READY, with the reason.
 
-        A model with an Op that is not READY has the state of the first such Op.
+        If an Op of the model is not READY, the model has the state of the first of these Ops.
         """
         standings = [self._repository.standing(part) for part in (*self._by_itself(model), *self.ops(model))]
         return next((standing for standing in standings if standing.state != "READY"), standings[0])
 
     def _by_itself(self, model: KServeModel) -> tuple[str, ...]:
-        """Return the key of an ensemble that is unloaded while its steps' models are not; else empty."""
+        """Return the key of an ensemble that was unloaded without its steps' models; otherwise empty."""
         return (model.key,) if model.is_ensemble and self._scheduler.is_unloaded(model.key) else ()
 
     def failure(self, model: KServeModel) -> LoadFailed | None:
@@ -284,9 +287,9 @@ class KServeModels:
 
 
 def parse_version(version: str) -> int:
-    """Return the number at the start of a version, as Triton parses it.
+    """Return the number at the start of a version text, as Triton parses it.
 
-    Raises KServeRefusal (HTTP 400) for a text without a number, and for a negative or too large one.
+    Raises KServeRefusal (HTTP 400) for a text without a number, and for a negative or too large number.
     """
     number = _NUMBER.match(version)
     if number is None or abs(int(number[1])) > _MAX_VERSION:
@@ -302,14 +305,14 @@ def parse_version(version: str) -> int:
 
 
 def example_row(app: App, model: KServeModel) -> Mapping[str, Any] | None:
-    """Return an example of a valid row, values by input name; None if there is none."""
+    """Return an example of a valid row: values by input name. None if there is no example."""
     if model.signature.open:
         return app.examples.key_values
     return build_row(model.signature, {} if model.op else app.examples.row)
 
 
 def get_description(app: App) -> Mapping[str, Any]:
-    """Return the description that comes with the service's answering model: its row schema and parameters.
+    """Return the description of the service's answering model: its row schema and its parameters.
 
     Empty for a model without a description.
     """
@@ -317,17 +320,17 @@ def get_description(app: App) -> Mapping[str, Any]:
 
 
 def get_parameter_schema(app: App, model: KServeModel) -> Schema:
-    """Return the OpenAPI schema of the member `parameters`, with the meanings of the model's parameters."""
+    """Return the OpenAPI schema of the member `parameters`, with descriptions of the model's parameters."""
     meanings = {} if model.op else get_description(app).get("parameters", {})
     schemas = {name: {**_VALUE, "description": meaning} for name, meaning in meanings.items()}
     return {**_PARAMETERS, "properties": schemas} if schemas else _PARAMETERS
 
 
 def describe_model(model: KServeModel) -> str:
-    """Return the model's designation in /openapi.json, such as "the service"."""
+    """Return the text that names a model in /openapi.json, such as "the service"."""
     return f"the model of Op {model.op}" if model.op else "the service"
 
 
 def describe_model_zh(model: KServeModel) -> str:
-    """Return the model's designation in /openapi.json, in Chinese."""
+    """Return the Chinese text that names a model in /openapi.json."""
     return f" Op {model.op} 的模型" if model.op else "服务"

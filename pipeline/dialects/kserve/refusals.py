@@ -20,9 +20,10 @@ _QUEUE_FULL = "[request id: <id_unknown>] Exceeds maximum queue size: "
 
 
 class KServeRefusal(InvalidInput):
-    """Raised for a request that is rejected as Triton does, with Triton's message and status.
+    """Raised to reject a request with a message and a status like those of Triton.
 
-    code: gRPC code, from which the HTTP status follows; see HTTP_STATUSES. The default is HTTP 400.
+    code: gRPC status code, which determines the HTTP status; see HTTP_STATUSES. By default, the HTTP status
+    is 400.
     """
 
     clients = True  # an error of the client, even with status 500, which Triton sends for invalid JSON
@@ -39,7 +40,7 @@ def error_body(message: str) -> bytes:
 
 
 def request_refusal(request_id: str, message: str, code: str = "INVALID_ARGUMENT") -> KServeRefusal:
-    """Return a KServeRefusal whose message begins with the request's id, as Triton does."""
+    """Return a KServeRefusal whose message begins with the request's id, as Triton's messages do."""
     return KServeRefusal(f"[request id: {request_id or '<id_unknown>'}] {message}", code)
 
 

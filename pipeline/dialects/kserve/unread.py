@@ -55,14 +55,14 @@ class UnreadTensor(Unread, eq=False):
     nullable: bool = False  # elements may be null in JSON
 
     def describe(self) -> tuple[Any, ...]:
-        """Return the fields on which the array depends: not those for error messages."""
+        """Return the fields that determine the decoded array, without those for error messages."""
         return self.written, self.datatype, self.shape, self.as_texts, self.nullable
 
     def decode(self) -> Any:
         """Return an array of `shape`, with `bytes` objects for BYTES.
 
-        With `as_texts`, return a text, or a list if there are several. Raises KServeRefusal for elements that
-        do not match, and for texts that are no UTF-8.
+        With `as_texts`, return a text, or a list if there are several texts. Raises KServeRefusal for
+        elements that do not match the datatype or shape, and for texts that are not UTF-8.
         """
         if self.written == Written.CONTENTS:
             return self._decode_contents()
@@ -167,9 +167,9 @@ class UnreadTensor(Unread, eq=False):
 
 
 def check_texts(inputs: Mapping[str, Any], limits: Limits) -> None:
-    """Raise TooLarge (HTTP 413) for an input with a text, or element of BYTES, over `limits.text_chars`.
+    """Raise TooLarge (HTTP 413) if a text, or an element of a BYTES tensor, exceeds `limits.text_chars`.
 
-    Only inputs whose data is longer than the limit are decoded. Raises InvalidInput, as `decode`.
+    Only inputs whose data is longer than the limit are decoded. Raises InvalidInput like `decode`.
     """
     for name, value in inputs.items():
         if isinstance(value, Unread) and len(value.data) > limits.text_chars:
@@ -215,7 +215,7 @@ def _parse_numbers(elements: list[Any], datatype: str) -> Any:
 def parse_nullable(elements: list[Any], parse: Callable[[list[Any]], Any]) -> Any:
     """Convert decoded JSON numbers to an array [n], with NaN for null.
 
-    parse: converts numbers without null. Integers beside a null become FP64.
+    parse: converts numbers without null. If there is a null, integers become FP64.
     """
     if None not in elements:
         return parse(elements)
@@ -251,7 +251,7 @@ def _flat(nested: list[Any]) -> Iterator[Any]:
 
 
 def convert_output(name: str, value: Any, spec: TensorSpec | None) -> tuple[str, Array]:
-    """Convert an output of user code to a tensor: return its KServe datatype, such as FP32, and its array.
+    """Convert an output of user code to a tensor. Return its KServe datatype, such as FP32, and its array.
 
     spec: the declared tensor; None for an undeclared output. Raises UnprintableAnswer (HTTP 500) for a value
     that is no tensor.
@@ -283,10 +283,10 @@ def no_tensor(name: str, value: Any) -> UnprintableAnswer:
 
 
 def as_message(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert KServe inputs to Paddle Serving's protobuf message, for user code that unpacks messages.
+    """Convert KServe inputs to Paddle Serving's protobuf message, for an app that unpacks messages itself.
 
     Texts become keys and values, other inputs become tensors. Returns the serialized message as the only
-    input. Raises InvalidInput for an input that can't be decoded or has no form in the message.
+    input. Raises InvalidInput for an input that can't be decoded, or that the message can't represent.
     """
     message = Request(name=name, method="infer")
     for input_name, value in inputs.items():

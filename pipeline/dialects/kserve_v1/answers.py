@@ -22,7 +22,7 @@ _PLAIN = (str, bool, int, float)
 
 
 class V1ResponseOptions(NamedTuple):
-    """Options that the front process sends to the encoder of a response: number and form of the instances."""
+    """Options that the front process sends to the encoder of a response: number and form of instances."""
 
     rows: int  # number of instances, or AS_ANSWERED; 0 for a single instance without an axis of rows
     by_columns: bool  # the request has `inputs` and the response `outputs`, not `instances` and `predictions`
@@ -33,8 +33,8 @@ def render(
 ) -> list[Part]:
     """Encode the outputs of an inference for KServe v1: `{"predictions": [...]}` or `{"outputs": {...}}`.
 
-    NaN and infinity become null, and bytes that are no UTF-8 become base64. Raises UnprintableAnswer (HTTP
-    500) for a value that is no tensor, and for a number of rows unlike that of instances.
+    NaN and infinity become null, and bytes that are not UTF-8 become base64. Raises UnprintableAnswer (HTTP
+    500) for a value that is no tensor, and if the number of rows differs from the number of instances.
     """
     options = V1ResponseOptions(*response_options)
     if isinstance(output, Answer) and output.rows is not None and options.rows and not options.by_columns:
@@ -55,7 +55,7 @@ def render(
 
 
 def _to_lists(name: str, value: Any, spec: TensorSpec | None, options: V1ResponseOptions) -> Any:
-    """Return an output as nested lists for JSON. A scalar without a declared tensor stays a scalar.
+    """Return an output as nested lists for JSON. A scalar stays a scalar if the output is not declared.
 
     Raises UnprintableAnswer for a value that is no tensor, and for a wrong number of rows.
     """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class KServeV1:
-    """The KServe v1 protocol as a plug-in of the server, see `Dialect`."""
+    """Plug-in for the KServe v1 protocol, see `Dialect`."""
 
     name = "kserve_v1"
 

@@ -75,7 +75,7 @@ _RESPONSE_ELEMENTS: dict[str, Schema] = {
 
 
 class V1Http(HttpHandler):
-    """HTTP handler of KServe v1: predictions, list and state of models, at paths below /v1/."""
+    """HTTP handler of KServe v1: predictions, list of models, and state of a model, at paths below /v1/."""
 
     name = "v1-http"
 
@@ -115,7 +115,7 @@ class V1Http(HttpHandler):
         request.respond(200 if ready else 503, JSON, _json(description))
 
     def _openai_model(self, name: str) -> dict[str, Any]:
-        """Return the members with which OpenAI's API describes a model. KServe's clients ignore them."""
+        """Return the fields with which OpenAI's API describes a model. KServe clients ignore these fields."""
         return {"id": name, "object": "model", "created": self._created, "owned_by": "paddlewheel"}
 
     def _build_request(
@@ -123,7 +123,8 @@ class V1Http(HttpHandler):
     ) -> Request | None:
         """Parse a body to the request for the scheduler; None while a thread scans a large body.
 
-        version: version in the path; empty without one. outline: result of the scan; None before it.
+        version: version in the path; empty if there is none. outline: result of the scan; None before the
+        scan.
         """
         raw = None if request.body[:1] == b"{" else self._parse_raw(request, model)
         if raw is None and outline is None and len(request.body) > SMALL_BYTES:
@@ -167,9 +168,9 @@ class V1Http(HttpHandler):
         return prediction
 
     def _usage(self, path: str) -> str:
-        """Return a hint with a valid body for the model at a path, to append to error messages.
+        """Return a hint with a valid body for the model in a path, to append to error messages.
 
-        Empty for a path without a prediction.
+        Empty for a path that is not for predictions.
         """
         match = _MODEL.fullmatch(path)
         if match is None or not match["verb"]:
@@ -203,9 +204,9 @@ class V1Http(HttpHandler):
 
 
 def _build_raw_request(inputs: dict[str, Any], model: KServeModel) -> Request:
-    """Build the request for a raw body, such as an image or a form, whose inputs are already parsed.
+    """Build the request for a body that is a file (such as an image) or a form, with its parsed inputs.
 
-    It has as many instances as its response has rows.
+    The number of instances is the number of rows in the response.
     """
     response_options = V1ResponseOptions(AS_ANSWERED if model.signature.has_rows else 0, by_columns=False)
     return Request(model.name, "predict", inputs, form=JSON_FORM, wish=response_options)

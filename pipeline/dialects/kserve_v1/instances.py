@@ -55,8 +55,8 @@ def parse_instances(
 ) -> Instances:
     """Parse a KServe v1 body to the input tensors that a model declares.
 
-    outline: a large body with stand-ins for its long arrays, see `json_outline`; None for a small body.
-    Raises InvalidInput (HTTP 400) that names instance and field, and TooLarge (413).
+    outline: a large body with placeholders for its long arrays, see `json_outline`; None for a small body.
+    Raises InvalidInput (HTTP 400) with the instance and field, and TooLarge (413).
     """
     if outline is None:
         outline = Outline(body)
@@ -99,7 +99,7 @@ def _parameters(raw: msgspec.Raw, limits: Limits) -> dict[str, Any]:
 def _decode_instances(
     instances: msgspec.Raw, signature: Signature, outline: Outline
 ) -> tuple[dict[str, Raws], int]:
-    """Convert the member `instances` to columns: the JSON values of each field, one for each instance.
+    """Convert the member `instances` to columns: for each field, a list with the JSON value of each instance.
 
     Returns the columns by field, and the number of instances.
     """
@@ -130,7 +130,7 @@ def _takes_lists(signature: Signature) -> bool:
 
 
 def _decode_lists(rows: Sequence[Part], expected: Sequence[str]) -> dict[str, Raws]:
-    """Convert instances that are lists to columns: the JSON values of each field, one for each instance.
+    """Convert instances that are lists to columns: for each field, the JSON values of all instances.
 
     expected: names of the fields, in the order of the lists.
     """
@@ -147,9 +147,9 @@ def _decode_lists(rows: Sequence[Part], expected: Sequence[str]) -> dict[str, Ra
 
 
 def _are_bare(first: msgspec.Raw, name: str) -> bool:
-    """Return whether the first instance is a value of the only input, not an object with fields.
+    """Return whether instances are values of the model's only input, and not objects with fields.
 
-    An object `{"b64": ...}` is a value.
+    The first instance decides. An object `{"b64": ...}` counts as a value.
     """
     if bytes(memoryview(first)[:1]) != b"{":
         return True
@@ -157,9 +157,10 @@ def _are_bare(first: msgspec.Raw, name: str) -> bool:
 
 
 def _decode_columns(inputs: msgspec.Raw, signature: Signature, rows: bool) -> tuple[dict[str, Raws], int]:
-    """Decode the member `inputs`: the JSON values of each field, one for each row, or its only value.
+    """Decode the member `inputs` to columns: for each field, a list of JSON values.
 
-    rows: whether the model's tensors have rows. Returns the values by field, and the number of instances.
+    rows: whether the model's tensors have rows; a column then has a value for each row, otherwise one value.
+    Returns the columns by field, and the number of instances.
     """
     expected = [spec.name for spec in signature.inputs]
     if len(expected) == 1 and bytes(memoryview(inputs)[:1]) != b"{":
@@ -193,9 +194,9 @@ def _decode_json(decoder: Any, text: Part, subject: str) -> Any:
 
 
 def _check_values(text: Part, levels: int) -> None:
-    """Raise TooLarge (HTTP 413) for more than MAX_VALUES values in the outer levels of a JSON text.
+    """Raise TooLarge (HTTP 413) if the outer levels of a JSON text have more than MAX_VALUES values.
 
-    levels: number of levels that count.
+    levels: number of outer levels whose values count.
     """
     data = bytes(text)
     if data.count(b",") < MAX_VALUES:

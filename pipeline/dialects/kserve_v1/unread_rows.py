@@ -40,7 +40,7 @@ class UnreadRows(Unread, eq=False):
     def decode(self) -> Any:
         """Return an array of `shape`, with `bytes` objects for BYTES. Without a datatype, texts stay texts.
 
-        Raises InvalidInput (HTTP 400) that names instance and field.
+        Raises InvalidInput (HTTP 400) with the instance and field.
         """
         try:
             rows = _decoder.decode(self.data)
@@ -73,8 +73,8 @@ class UnreadRows(Unread, eq=False):
     def _to_array(self, elements: list[Any], rows: int) -> Any:
         """Convert decoded elements, in row-major order, to an array [n] of the datatype.
 
-        rows: number of instances, for error messages. Raises InvalidInput for a wrong type and a number out
-        of range.
+        rows: number of instances, for error messages. Raises InvalidInput for an element of a wrong type, and
+        for a number out of range.
         """
         if self.datatype == "BYTES":
             return objects([self._bytes(e, at, len(elements), rows) for at, e in enumerate(elements)], [-1])
@@ -159,7 +159,7 @@ class UnreadRows(Unread, eq=False):
         )
 
     def _describe_position(self, at: int, count: int, rows: int) -> str:
-        """Name the instance and field of element `at` of `count`, for error messages.
+        """Return the instance and the field of element number `at` of `count`, as text for error messages.
 
         rows: number of instances.
         """
@@ -179,7 +179,7 @@ def _floats(elements: list[Any]) -> Any:
 
 
 def _shape(value: Any) -> list[int] | None:
-    """Return the lengths of nested lists; None for lists of unequal length."""
+    """Return the shape of nested lists; None if lists of one level have unequal lengths."""
     shape: list[int] = []
     level: Sequence[Any] = [value]
     while level and all(type(element) is list for element in level):

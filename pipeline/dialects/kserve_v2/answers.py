@@ -29,7 +29,7 @@ _RAW_TAG = b"\x32"  # raw_output_contents: field 6, length-delimited
 
 
 class RequestedOutput(NamedTuple):
-    """An output tensor that the client requests, and the form in which it is sent."""
+    """An output tensor that the client requests, and the encoding in which it is sent."""
 
     name: str
     binary: bool  # sent as raw bytes behind the JSON document
@@ -61,7 +61,7 @@ class Tensor(NamedTuple):
 
 
 def list_outputs(response_options: Sequence[Any]) -> list[str]:
-    """Return the names of the outputs that the client requests; empty: all."""
+    """Return the names of the outputs that the client requests; an empty list if it requests all outputs."""
     return [RequestedOutput(*output).name for output in ResponseOptions(*response_options).outputs or ()]
 
 
@@ -70,10 +70,10 @@ def render_json(
 ) -> list[Part]:
     """Encode the outputs of an inference as a KServe v2 response over HTTP: JSON, then raw bytes.
 
-    The document is followed by a part for each output that is sent as raw bytes. Then comes a part for each
-    output in shared memory, in the requested order. Raises UnprintableAnswer (HTTP 500) for a value that is
-    no tensor. Raises KServeRefusal for an output that does not exist, has no form in JSON or does not fit
-    into its shared memory.
+    Returns the JSON document, followed by a part for each output that is sent as raw bytes. The last parts
+    are the outputs in shared memory, in the requested order. Raises UnprintableAnswer (HTTP 500) for a value
+    that is no tensor. Raises KServeRefusal for an output that does not exist, can't be sent in JSON or does
+    not fit into its shared memory.
     """
     options = ResponseOptions(*response_options)
     tensors = list(_select_outputs(output, options, declared))
@@ -86,7 +86,7 @@ def render_message(
 ) -> list[Part]:
     """Encode the outputs of an inference as a serialized ModelInferResponse, for gRPC.
 
-    Parts for shared memory follow, as in `render_json`. Raises as `render_json`.
+    Parts for shared memory follow, as in `render_json`. Raises the same errors as `render_json`.
     """
     options = ResponseOptions(*response_options)
     tensors = list(_select_outputs(output, options, declared))
@@ -99,7 +99,8 @@ def render_generated(
 ) -> list[Part]:
     """Encode the outputs of an inference as the JSON response of Triton's `generate`.
 
-    Each output is a flat list, or its only element. Raises as `render_json`.
+    Each output becomes a flat list; an output with one element becomes that element. Raises errors like
+    `render_json`.
     """
     options = ResponseOptions(*response_options)
     fields = {**_response_parameters(output, options), "model_name": options.model, "model_version": version}
@@ -113,7 +114,7 @@ def render_generated(
 
 
 def _response_parameters(output: Mapping[str, Any], options: ResponseOptions) -> Mapping[str, Any]:
-    """Return the parameters of the response: from the response options, and from the model."""
+    """Return the parameters of the response, from the response options and from the model's output."""
     model_parameters = getattr(output, "parameters", None)
     return {**options.parameters, **model_parameters} if model_parameters else options.parameters
 
@@ -123,7 +124,8 @@ def _select_outputs(
 ) -> Iterator[Tensor]:
     """Yield the tensors to send: the declared outputs, or all outputs of a model that declares none.
 
-    If the client lists outputs, only these. Raises KServeRefusal for a listed output that does not exist.
+    If the client lists outputs, yields only these. Raises KServeRefusal for a listed output that does not
+    exist.
     """
     declared = {spec.name: spec for spec in specs}
     requested = (
@@ -153,9 +155,9 @@ def _select_outputs(
 def classification(array: Array, datatype: str, classes: int, labels: Sequence[str], by_rows: bool) -> Array:
     """Return the best classes of each row as texts "score:index:label", or "score:index" without a label.
 
-    classes: number of texts for each row. labels: by index. by_rows: whether the first axis is the batch. The
-    array has the shape [rows, classes], or [classes] without rows. Raises KServeRefusal (HTTP 400) for a
-    datatype without an order, and for rows that are too long.
+    classes: number of texts for each row. labels: labels in the order of the class index. by_rows: whether
+    the first axis is the batch. The array has the shape [rows, classes], or [classes] if `by_rows` is not
+    set. Raises KServeRefusal (HTTP 400) for a datatype that can't be sorted, and for rows that are too long.
     """
     if datatype not in _CLASSIFIED:
         raise KServeRefusal(f"class result not available for output due to unsupported type '{datatype}'")
@@ -239,7 +241,8 @@ def _json_data(tensor: Tensor) -> bytes:
 def _for_shared_memory(tensors: Iterable[Tensor], options: ResponseOptions) -> list[Part]:
     """Return the raw bytes of each output for shared memory, in the requested order.
 
-    A missing output has no bytes. Raises KServeRefusal for an output that is too large for its shared memory.
+    A missing output becomes empty bytes. Raises KServeRefusal for an output that is too large for its shared
+    memory.
     """
     requested = [RequestedOutput(*how) for how in options.outputs or ()]
     parts: dict[str, Part] = {output.name: b"" for output in requested if output.room is not None}

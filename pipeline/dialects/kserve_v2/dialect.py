@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class KServeV2:
-    """The KServe v2 protocol as a plug-in of the server, see `Dialect`."""
+    """Plug-in for the KServe v2 protocol, see `Dialect`."""
 
     name = "kserve_v2"
 

@@ -11,14 +11,14 @@ Headers = Iterable[tuple[str | bytes, str | bytes]]
 
 
 class ForwardedHeaders:
-    """Adds headers whose names match a pattern to the parameters of an inference request, as texts."""
+    """Copies headers whose names match a pattern to the parameters of an inference request, as texts."""
 
     def __init__(self, pattern: str) -> None:
-        """pattern: of `HeaderPatterns`."""
+        """Compile the pattern. pattern: a regular expression, see `HeaderPatterns`."""
         self._pattern = compile_pattern(pattern)
 
     def add_to(self, infer_request: InferRequest, headers: Headers) -> None:
-        """Add the request's matching headers to its parameters; headers replace parameters of the same name.
+        """Add the matching headers to the request's parameters, replacing parameters of the same name.
 
         Raises KServeRefusal (HTTP 400) for a name that Triton reserves.
         """

@@ -107,10 +107,10 @@ Page = Callable[[], Any]
 
 
 def decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
-    """Decompress a request body that is encoded with gzip or deflate; the encoding "" is none.
+    """Decompress a request body that is encoded with gzip or deflate; "" means no encoding.
 
-    Raises KServeRefusal for an unknown encoding (HTTP 501) and for invalid data (400), TooLarge (413) beyond
-    `max_bytes`.
+    Raises KServeRefusal for an unknown encoding (HTTP 501) and for invalid data (400). Raises TooLarge (413)
+    for more than `max_bytes`.
     """
     if encoding in ("", "identity"):
         return body
@@ -132,7 +132,7 @@ def decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
 
 
 def choose_encoding(accepted: str) -> str:
-    """Return gzip or deflate, as an Accept-Encoding header prefers; empty if it accepts neither."""
+    """Return gzip or deflate, whichever an Accept-Encoding header prefers; empty if it accepts neither."""
     best, best_quality = "", 0.0
     for option in accepted.lower().split(","):
         name, _, parameter = option.partition(";")
@@ -164,12 +164,12 @@ def compress(body: Part, encoding: str) -> bytes:
 def parse_generate(
     body: bytes, model: KServeModel, limits: Limits, outline: Outline | None = None
 ) -> InferRequest:
-    """Parse the JSON body of Triton's `generate`. Members that are no input of the model are parameters.
+    """Parse the JSON body of a request to Triton's `generate`.
 
-    `id` and `parameters` are exceptions. A value is an element or a flat list of elements, a row if the model
-    has rows. outline: a large body with stand-ins for its long arrays, see `json_outline`; None for a small
-    body. Raises KServeRefusal, and TooLarge (HTTP 413) for a document that nests deeper than
-    limits.json_depth.
+    Members that are no input of the model become parameters, except `id` and `parameters`. The value of an
+    input is an element or a flat list of elements; it is one row if the model has rows. outline: a large body
+    with placeholders for its long arrays, see `json_outline`; None for a small body. Raises KServeRefusal,
+    and TooLarge (HTTP 413) for a document that nests deeper than limits.json_depth.
     """
     if outline is not None:
         body = outline.text
@@ -220,7 +220,7 @@ def _event(document: Part) -> bytes:
 
 
 def find_extension_api(path: str) -> str | None:
-    """Return the API to which an extension's path belongs, for access restrictions; None for other paths."""
+    """Return the restricted API to which the path of a Triton extension belongs; None for other paths."""
     if _SHARED_MEMORY.fullmatch(path):
         return SHARED_MEMORY
     if _TRACE.fullmatch(path):
@@ -235,9 +235,9 @@ class HttpExtensions:
         self._server = server
 
     def document(self, request: HttpRequest) -> Any:
-        """Carry out a request, and return the JSON document of its response, or None for an empty body.
+        """Execute a request to an extension, and return the JSON document of its response; None if empty.
 
-        Raises ServingError, Refused (HTTP 404) for a path of no extension.
+        Raises ServingError, and Refused (HTTP 404) for a path that belongs to no extension.
         """
         shared_memory = _SHARED_MEMORY.fullmatch(request.path)
         if shared_memory is not None:
@@ -304,7 +304,7 @@ def _check_fields(document: Any, *names: str) -> None:
 
 
 class V2Http(HttpHandler):
-    """HTTP handler of KServe v2 and Triton's extensions: inference, metadata, control of models, at /v2."""
+    """HTTP handler of KServe v2 and Triton's extensions at /v2: inference, metadata and model control."""
 
     name = "v2-http"
     pages = ("/v2/health/live", "/v2/health/ready")
@@ -377,7 +377,7 @@ class V2Http(HttpHandler):
             raise KServeRefusal("the service is not ready")
 
     def _control_model(self, request: HttpRequest, name: str, order: str) -> None:
-        """Start to load or unload a model, and respond at its end.
+        """Start to load or unload a model. Respond when that has ended.
 
         order: load or unload. Raises KServeRefusal for an invalid body.
         """
@@ -389,8 +389,8 @@ class V2Http(HttpHandler):
     def _control_upgrade(self, request: HttpRequest, name: str, gate: str) -> None:
         """Begin, report or cancel an upgrade of a model.
 
-        gate: accepted or refused; the status is then 200 for this result of the upgrade, else 403. Flagger's
-        webhooks read the status alone. Raises KServeRefusal for an invalid body.
+        gate: "accepted" or "refused", for Flagger's webhooks, which read only the status: it is 200 if the
+        upgrade has this result, else 403. Empty for other requests. Raises KServeRefusal for an invalid body.
         """
         upgrades = self._server.upgrades
         if gate:
@@ -417,9 +417,9 @@ class V2Http(HttpHandler):
     def _answer_at_end(
         self, request: HttpRequest, obey: Callable[[], Coroutine[Any, Any, Any]], *, status: int = 200
     ) -> None:
-        """Start an order, and respond at its end. The order continues if the client disconnects.
+        """Start a long operation, and respond when it has ended. It continues if the client disconnects.
 
-        obey: returns the JSON document of the response, or None for an empty body.
+        obey: carries out the operation; returns the JSON document of the response, or None for an empty body.
         """
 
         async def answer() -> None:
@@ -453,7 +453,7 @@ class V2Http(HttpHandler):
     # Inference:
 
     def _infer(self, request: HttpRequest, name: str, version: str, action: str) -> Request | None:
-        """Return the request for the scheduler; None while a thread decompresses or scans the body.
+        """Return the inference request for the scheduler; None while a thread decompresses or scans the body.
 
         action: infer, generate or generate_stream.
         """
@@ -482,7 +482,7 @@ class V2Http(HttpHandler):
     ) -> Request | None:
         """Parse a decompressed body to the request for the scheduler; None while a thread scans a large body.
 
-        outline: result of the scan; None before it.
+        outline: result of the scan; None before the scan.
         """
         length = None
         if action == "infer":
@@ -549,7 +549,7 @@ class V2Http(HttpHandler):
         acknowledge: Callable[[], None] = lambda: None,
         head: bytes = b"",
     ) -> None:
-        """Send an answer of `generate_stream`, or an error behind the first answer."""
+        """Send an answer of `generate_stream`, or an error after the first answer, as a server-sent event."""
         if not request.has_begun:
             request.begin_chunks(200, head + _EVENTS)
         if isinstance(answer, ServingError):
@@ -564,11 +564,11 @@ class V2Http(HttpHandler):
         return request.path.rpartition("/")[2]
 
     def _find_length(self, request: HttpRequest) -> str:
-        """Return the length of the JSON document at the start of a body, as the request has it, or ""."""
+        """Return the length of the JSON document at the start of a body, from a header; "" if missing."""
         return header(request, b"inference-header-content-length")
 
     def _encode_binary_head(self, length: int) -> bytes:
-        """Return the header lines of a response with raw tensors behind a JSON document of this length."""
+        """Return the header lines of a response with raw tensors after a JSON document of this length."""
         return _BINARY % length
 
     def _get_error_type(self, request: HttpRequest, error: ServingError) -> bytes:
@@ -622,10 +622,10 @@ class V2Http(HttpHandler):
 
 
 def _content_type(path: str, error: ServingError) -> bytes:
-    """Return the content-type header of an error response, as Triton sends it. The body is always JSON.
+    """Return the content-type header line of an error response, as Triton sends it. The body is always JSON.
 
-    Triton answers with JSON once it has begun to read a request. It answers earlier errors, and errors of
-    models, as text.
+    Triton declares JSON once it has begun to read a request. It declares text for earlier errors, and for
+    errors of models.
     """
     match = _MODEL.fullmatch(path)
     action = None if match is None else match["action"]
@@ -638,9 +638,9 @@ def _content_type(path: str, error: ServingError) -> bytes:
 
 
 def _header_length(value: str, body: bytes) -> int | None:
-    """Return the length of the JSON document at the start of a body; 0: raw body, None: JSON body.
+    """Return the length of the JSON document at the start of a body. 0: raw body; None: only JSON.
 
-    value: of the header Inference-Header-Content-Length. Raises KServeRefusal (HTTP 400).
+    value: value of the header Inference-Header-Content-Length. Raises KServeRefusal (HTTP 400).
     """
     if not value:
         return None if body else 0
@@ -696,9 +696,9 @@ def _infer_operation(app: App, model: KServeModel) -> dict[str, Any]:
 
 
 def _may_generate(model: KServeModel) -> bool:
-    """Return whether `generate` can send the model's inputs: each is an element or a flat list of elements.
+    """Return whether Triton's `generate` can transport the model's inputs.
 
-    The batch axis does not count.
+    Each input must be one element or a flat list of elements, apart from the batch axis.
     """
     ranks = (1, 2) if model.signature.max_batch_size else (1,)
     return all(len(spec.shape) in ranks for spec in model.signature.inputs)

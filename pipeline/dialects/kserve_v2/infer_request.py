@@ -49,7 +49,7 @@ _NO_DATA = msgspec.Raw()
 
 
 class InputTensor(msgspec.Struct, eq=False):
-    """An input tensor of a request, with its elements undecoded or in shared memory."""
+    """An input tensor of a request. Its elements are not decoded, or are in shared memory."""
 
     name: str
     datatype: str
@@ -87,9 +87,9 @@ class InferRequest(msgspec.Struct, eq=False):
         self.add_input(InputTensor(name, datatype, shape, span, Written.RAW))
 
     def add_output(self, output: RequestedOutput, span: Span | None = None) -> None:
-        """Add a requested output tensor. span: its place in shared memory; None if the output is sent.
+        """Add a requested output tensor. Raises KServeRefusal (HTTP 400) if its name is already requested.
 
-        Raises KServeRefusal (HTTP 400) for a name that is already requested.
+        span: the output's place in shared memory; None if the output is sent in the response.
         """
         self.outputs = self.outputs or {}
         if output.name in self.outputs:
@@ -100,13 +100,13 @@ class InferRequest(msgspec.Struct, eq=False):
 
     @property
     def timeout_s(self) -> float:
-        """Timeout that the client has set, in seconds; infinity without one."""
+        """Timeout that the client has set, in seconds; infinity if it has set none."""
         return self.timeout_us / 1e6 if self.timeout_us else math.inf
 
     def deadline_s(self, model: KServeModel) -> float:
-        """Return the timeout in seconds for the deadline of the whole request.
+        """Return the timeout in seconds that limits the whole request.
 
-        Infinity for a model of a repository, whose queue policy applies the client's timeout.
+        Infinity for a model in a repository, because its queue policy applies the client's timeout.
         """
         return self.timeout_s if model.config is None else math.inf
 
@@ -188,15 +188,15 @@ class InferRequest(msgspec.Struct, eq=False):
         return request
 
     def _sequence_parameters(self) -> dict[str, Any]:
-        """Return the sequence parameters that Triton adds to each response of an ensemble."""
+        """Return the parameters about the sequence that Triton adds to each response of an ensemble."""
         flags: dict[str, Any] = {name: bool(self.flags & flag) for name, flag in FLAG_KEYS.items()}
         return {"sequence_id": self.correlation_id, **flags}
 
     def add_parameter(self, name: str, value: Any) -> None:
         """Add a parameter of the request, which is passed to user code.
 
-        Parameters of sequences are ignored. Raises KServeRefusal (HTTP 400) for a name that Triton reserves,
-        and for a value of another type.
+        Parameters for sequences are ignored. Raises KServeRefusal (HTTP 400) for a name that Triton reserves,
+        and for a value of an unsupported type.
         """
         if name in _NOT_FOR_HOOKS:
             return
@@ -213,7 +213,7 @@ def _refuse_reserved(name: str) -> None:
 
 
 def refuse_in_json(name: str, datatype: str) -> None:
-    """Raise KServeRefusal (HTTP 400) for a datatype that has no form in JSON, such as FP16.
+    """Raise KServeRefusal (HTTP 400) for a datatype that can't be sent in JSON, such as FP16.
 
     name: name of the input, for the message.
     """
@@ -229,8 +229,8 @@ def _check_values(
 ) -> tuple[dict[str, Any], int]:
     """Check the inputs against the model, and convert them to values for the scheduler.
 
-    Returns the values by name, and the rows of the batch; 1 for a model that does not batch. Raises
-    KServeRefusal with Triton's message for inputs that the model does not accept.
+    Returns the values by name, and the number of rows in the batch, which is 1 for a model that does not
+    batch. Raises KServeRefusal with Triton's message for inputs that the model does not accept.
     """
     if _are_as_declared(model.signature, inputs, max_rank):
         rows = next(iter(inputs.values())).shape[0] if model.signature.max_batch_size else 1
@@ -242,7 +242,7 @@ def _check_values(
 
 
 def _are_as_declared(signature: Signature, inputs: dict[str, InputTensor], max_rank: int) -> bool:
-    """Return whether the inputs match the declared tensors exactly: most requests need no other check.
+    """Return whether the inputs match the declared tensors exactly. Most requests then need no other check.
 
     max_rank: maximum number of dimensions.
     """
@@ -267,7 +267,7 @@ def _are_as_declared(signature: Signature, inputs: dict[str, InputTensor], max_r
 
 
 def _check_inputs(model: KServeModel, request_id: str, inputs: dict[str, InputTensor], max_rank: int) -> int:
-    """Check names, datatypes and shapes of the inputs, and return the rows of the batch.
+    """Check names, datatypes and shapes of the inputs, and return the number of rows in the batch.
 
     A column of texts [n, 1] gets the declared shape of a vector [n]. Raises KServeRefusal with Triton's
     message.
@@ -347,7 +347,7 @@ def _count_rows(model: KServeModel, request_id: str, inputs: Sequence[InputTenso
 
 
 def _is_column_of_texts(tensor: InputTensor, expected: tuple[int, ...]) -> bool:
-    """Return whether texts have the shape [n, 1] for [-1], as Triton clients send to tokenizers."""
+    """Return whether texts have the shape [n, 1] where [-1] is declared, as Triton clients may send."""
     return (
         tensor.datatype == "BYTES" and expected == (-1,) and len(tensor.shape) == 2 and tensor.shape[1] == 1
     )
@@ -431,11 +431,12 @@ def parse_infer(
     find: FindSpan,
     outline: Outline | None = None,
 ) -> InferRequest:
-    """Parse an HTTP body, a JSON document with raw bytes behind it, to an inference request.
+    """Parse an HTTP body, a JSON document followed by raw bytes, to an inference request.
 
-    header_length: bytes of the JSON document; None for the whole body. find: finds a span in shared memory.
-    outline: a large body with stand-ins for its long arrays, see `json_outline`; None for a small body.
-    Raises KServeRefusal, and TooLarge (HTTP 413) for a document that nests deeper than limits.json_depth.
+    header_length: bytes of the JSON document; None if it is the whole body. find: returns the span of a
+    tensor in shared memory. outline: a large body with placeholders for its long arrays, see `json_outline`;
+    None for a small body. Raises KServeRefusal, and TooLarge (HTTP 413) for a document that nests deeper than
+    limits.json_depth.
     """
     end = len(body) if header_length is None else header_length
     binary = memoryview(body)[end:]
@@ -486,7 +487,8 @@ def parse_infer(
 def parse_raw(body: bytes, model: KServeModel) -> InferRequest:
     """Parse a body of raw bytes without JSON, for a model with a single input tensor.
 
-    The number of bytes determines a variable dimension. Raises KServeRefusal (HTTP 400) for other models.
+    If a dimension is variable, the number of bytes determines it. Raises KServeRefusal (HTTP 400) for other
+    models.
     """
     specs = model.signature.inputs
     if len(specs) != 1:
@@ -595,7 +597,7 @@ def _set_parameters(infer_request: InferRequest, parameters: Mapping[str, Any]) 
 
 
 def _check_source(tensor: _Input, parameters: Mapping[str, Any]) -> None:
-    """Raise KServeRefusal for an input with two sources of data or none, and for an unknown datatype."""
+    """Raise KServeRefusal for an input without data, with two sources of data, or of an unknown datatype."""
     sources = ["data"] if len(memoryview(tensor.data)) else []
     if parameters:
         sources += [name for name in ("binary_data_size", "shared_memory_region") if name in parameters]
@@ -620,9 +622,9 @@ def _check_source(tensor: _Input, parameters: Mapping[str, Any]) -> None:
 
 
 def _binary_size(parameters: Mapping[str, Any]) -> int | None:
-    """Return the number of raw bytes of an input behind the JSON document; None for data in JSON.
+    """Return the number of raw bytes of an input after the JSON document; None if its data is in JSON.
 
-    Raises KServeRefusal for a size of another type.
+    Raises KServeRefusal for a size that is no unsigned integer.
     """
     if "binary_data_size" in parameters:
         return json_fields.check_unsigned(parameters["binary_data_size"], "binary_data_size")
@@ -647,9 +649,9 @@ def _find_output_span(requested: RequestedOutput, parameters: Mapping[str, Any],
 
 
 def _requested_output(output: Mapping[str, Any]) -> RequestedOutput:
-    """Parse an element of the member `outputs`: an output that the client requests.
+    """Parse an element of the member `outputs`, which describes an output that the client requests.
 
-    `binary_data_output` applies only to outputs that the request does not list.
+    The request's parameter `binary_data_output` does not apply to listed outputs.
     """
     name = json_fields.get_text(output, "name")
     parameters = json_fields.get_tensor_parameters(output)

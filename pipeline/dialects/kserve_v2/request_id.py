@@ -14,20 +14,23 @@ _ID_TAG = b"\x1a"  # ModelInferResponse.id: field 3, length-delimited
 
 
 class RequestIdFinish:
-    """Adds an id to a response that a worker has encoded without one, as its `Request.finish`."""
+    """Finish hook of a request: adds its id to a response that a worker has encoded without an id.
+
+    Responses without ids can be shared by the response cache.
+    """
 
     is_cacheable = True
 
     def __init__(self, request_id: str, form: str) -> None:
-        """form: a name of `WITH_LATER_ID`."""
+        """Store the request's id. form: response format, one of `WITH_LATER_ID`."""
         self._id = request_id
         self._form = form
 
     def begin(self) -> None:
-        """Prepare nothing."""
+        """Do nothing, because this hook needs no preparation."""
 
     def end(self, answer: Any) -> Any:
-        """Return the response with the id. Errors, and None for a client that has left, are unchanged."""
+        """Return the response with the id added. Return errors and None (the client has left) unchanged."""
         if not isinstance(answer, list) or not answer:
             return answer
         document, *tensors = answer

@@ -127,7 +127,7 @@ _EMPTY_FINAL = "triton_enable_empty_final_response"
 
 
 def _mark_final(response: ModelInferResponse, is_final: bool) -> ModelInferResponse:
-    """Set the parameter that tells whether a response is the last to its request, and return the response."""
+    """Set the parameter that marks a response as the last of its request, or not. Return the response."""
     response.parameters["triton_final_response"].bool_param = is_final
     return response
 
@@ -139,7 +139,7 @@ _NOT_FINAL_BYTES, _FINAL_BYTES = (
 
 
 class InferMessage(NamedTuple):
-    """A parsed ModelInferRequest, with the raw and large contents of its inputs undecoded beside it."""
+    """A parsed ModelInferRequest. Raw and large contents of its inputs are kept separately, undecoded."""
 
     fields: ModelInferRequest
     raws: Sequence[Part]  # raw_input_contents; views of the received bytes for a large message
@@ -147,9 +147,9 @@ class InferMessage(NamedTuple):
 
 
 def parse_message(data: bytes, limits: Limits) -> InferMessage:
-    """Parse a serialized ModelInferRequest; raw and large contents of its inputs stay undecoded.
+    """Parse a serialized ModelInferRequest. The raw and large contents of its inputs stay undecoded.
 
-    Raises KServeRefusal for other bytes, and TooLarge for too many fields.
+    Raises KServeRefusal for invalid bytes, and TooLarge for too many fields.
     """
     rest, raws = cut_fields(data, _RAWS, limits)
     rest, large = check_nested(rest, _INPUTS, limits, cut=(_CONTENTS,), short=_SHAPE)
@@ -171,7 +171,7 @@ def _get_contents(tensor: LargeMessage) -> memoryview:
 def parse_infer(infer_message: InferMessage, model: KServeModel, find: FindSpan) -> InferRequest:
     """Convert a ModelInferRequest to an inference request: inputs, outputs and parameters.
 
-    find: finds a span in shared memory. Raises KServeRefusal with Triton's message.
+    find: returns the span of a tensor in shared memory. Raises KServeRefusal with Triton's message.
     """
     message, raws, contents = infer_message
     infer_request = InferRequest(message.id)
@@ -248,7 +248,7 @@ def _wrong_type(name: str, expected: str) -> KServeRefusal:
 def _find_shared_memory(
     tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor, find: FindSpan
 ) -> Span | None:
-    """Return the place of a tensor in shared memory; None for a tensor in the message.
+    """Return the place of a tensor in shared memory; None if the message contains the tensor.
 
     Raises KServeRefusal for invalid parameters and unknown regions.
     """
@@ -584,7 +584,7 @@ class StreamRequest:
         self.wants_empty_final = parameter is not None and parameter.bool_param
 
     def encode(self, answer: Answer, *, is_final: bool) -> bytes:
-        """Return the message with a response or an error."""
+        """Encode a response or an error as a message of the stream."""
         if isinstance(answer, ServingError):
             refusal = ModelStreamInferResponse(error_message=describe_error(answer)[2])
             refusal.infer_response.id = self.id
@@ -597,7 +597,7 @@ class StreamRequest:
         return b"".join(parts)
 
     def encode_empty_final(self) -> bytes:
-        """Return the message that ends the responses of a decoupled model."""
+        """Encode the empty message that ends the responses of a decoupled model."""
         final = ModelStreamInferResponse()
         final.infer_response.id = self.id
         if self.request is not None:
@@ -608,11 +608,11 @@ class StreamRequest:
 
 
 class Stream:
-    """A ModelStreamInfer call: receives requests while earlier ones run.
+    """One ModelStreamInfer call: receives requests while earlier requests run.
 
-    Responses have the order of the requests, except those of decoupled models, which are sent at once. An
-    error is a message of the stream, which stays open. Clients may choose that an error ends the stream with
-    its code. When the server stops, the stream ends after the responses to all received requests.
+    Responses have the order of the requests, except those of decoupled models, which are sent immediately. An
+    error is sent as a message, and the stream stays open. A client may choose that an error ends the stream
+    with its status code. When the server stops, the stream ends after the responses to all received requests.
     """
 
     def __init__(
@@ -639,7 +639,7 @@ class Stream:
             self._reader.cancel()
 
     async def run(self) -> None:
-        """Handle all requests of the stream until its end. If the client disconnects, cancel its requests."""
+        """Handle all requests until the stream ends. If the client disconnects, cancel its requests."""
         reading = asyncio.create_task(self._receive_messages(), name="stream-reader")
         reading.add_done_callback(lambda _: self._failure.cancel())
         try:
@@ -663,7 +663,7 @@ class Stream:
             await self._slots.acquire()
 
     async def _next_message(self) -> Any:
-        """Return the next message; None at the end of the stream, and when the server stops."""
+        """Return the next request message; None if the stream has ended or the server stops."""
         if not self._stopping:
             self._reader = asyncio.current_task()
             try:
@@ -703,13 +703,13 @@ class Stream:
             self._dag_runs.add(dag_run)
 
     def _respond_early(self, entry: StreamRequest, error: ServingError) -> None:
-        """Respond to a request that was not admitted, in the order of the requests."""
+        """Respond to a request that was not admitted, when its turn in the order of the requests comes."""
         if entry.request is None:
             self._in_order.append(entry)
         self._respond(entry, error)
 
     def _add_answer(self, entry: StreamRequest, answer: Answer, acknowledge: Callable[[], None]) -> None:
-        """Send one of several answers to a request."""
+        """Send one of several answers to a request; the last answer goes to `_respond`."""
         if self._failure.done():
             return
         if isinstance(answer, ServingError) and self._strict:
@@ -718,7 +718,7 @@ class Stream:
             self._outgoing.add(entry.encode(answer, is_final=False), acknowledge)
 
     def _respond(self, entry: StreamRequest, answer: Answer, dag_run: DagRun | None = None) -> None:
-        """Send the last answer to a request, or the only one. An empty list: all answers are sent."""
+        """Send the last or only answer to a request. answer: an empty list if all answers have been sent."""
         trace = None
         if dag_run is not None:
             self._dag_runs.discard(dag_run)
@@ -744,7 +744,7 @@ class Stream:
             trace.end_response()
 
     def _send_in_order(self) -> None:
-        """Send the responses that no earlier request of the stream holds back."""
+        """Send the responses of the first requests, up to the first request without a response."""
         while self._in_order and (message := self._in_order[0].message) is not None:
             self._in_order.popleft()
             self._enqueue_last(message)
@@ -760,6 +760,6 @@ class Stream:
             self._slots.release()
 
     def _fail(self, error: ServingError) -> None:
-        """End the call with the status of an error, after the messages before it."""
+        """End the call with the status of an error, after all earlier messages have been sent."""
         if not self._failure.done():
             self._failure.set_result(error)

@@ -31,7 +31,7 @@ _CHOICES = {_PING_MODE: ("ready", "live"), _INFERENCE_TYPE: ("infer", "generate"
 
 
 class SageMakerSettings(NamedTuple):
-    """Settings of the port, from Triton's environment variables."""
+    """Settings of the port for Amazon SageMaker, from Triton's environment variables."""
 
     model: str  # model of /invocations; empty: the only model of the server
     ping_mode: str  # "ready" or "live"
@@ -39,7 +39,7 @@ class SageMakerSettings(NamedTuple):
 
 
 def read_settings(environment: Mapping[str, str]) -> SageMakerSettings:
-    """Return the settings in environment variables. Raises ConfigError for an unknown mode or type."""
+    """Return the SageMaker settings in environment variables. Raises ConfigError for an unknown value."""
     chosen = {name: environment.get(name) or choices[0] for name, choices in _CHOICES.items()}
     for name, value in chosen.items():
         if value not in _CHOICES[name]:
@@ -48,7 +48,7 @@ def read_settings(environment: Mapping[str, str]) -> SageMakerSettings:
 
 
 def open_sagemaker(server: V2Server) -> Mapping[str, SeparatePort]:
-    """Return the port of SageMaker by its key in config.yml.
+    """Return the HTTP port for Amazon SageMaker, by its key in config.yml.
 
     Raises ConfigError for invalid environment variables.
     """
@@ -72,9 +72,9 @@ def has_body(path: str) -> bool:
 
 
 class SageMakerHttp(V2Http):
-    """HTTP handler of SageMaker's paths. Bodies are those of KServe v2, uncompressed.
+    """HTTP handler of Amazon SageMaker's paths. Bodies are those of KServe v2, uncompressed.
 
-    The content type of a body with raw tensors has the length of its JSON document.
+    If a body has raw tensors, its content type contains the length of its JSON document.
     """
 
     name = "sagemaker-http"
@@ -87,7 +87,7 @@ class SageMakerHttp(V2Http):
         self._multi = MultiModel(server.control)
 
     def parse_request(self, request: HttpRequest) -> Request | None:
-        """Parse a request of this port, as `_read` does for the paths below /v2."""
+        """Parse a request to this port, as `V2Http._read` does for the paths below /v2."""
         if request.path == INVOCATIONS:
             check_method(request, "POST")
             return self._infer(request, self._find_model_name(), "", self._settings.inference_type)
@@ -110,7 +110,7 @@ class SageMakerHttp(V2Http):
         return None
 
     def _answer_about_models(self, request: HttpRequest, name: str) -> None:
-        """Answer a request to /models, or to /models/NAME."""
+        """Respond to a request to /models or /models/NAME, which list, load or unload models."""
         if not name:
             check_method(request, "GET", "POST")
             if request.method == "POST":

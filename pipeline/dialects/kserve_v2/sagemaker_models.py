@@ -19,17 +19,17 @@ class MultiModel:
         self._urls: dict[str, str] = {}
 
     def list_models(self) -> dict[str, Any]:
-        """Return the document of `GET /models`."""
+        """Return the JSON document of `GET /models`."""
         return {"models": [self.describe_model(name) for name in sorted(self._urls)]}
 
     def describe_model(self, name: str) -> dict[str, str]:
-        """Return the document of `GET /models/NAME`. Raises KServeRefusal (404) for another model."""
+        """Return the JSON document of `GET /models/NAME`. Raises KServeRefusal (404) for an unknown model."""
         if name not in self._urls:
             raise KServeRefusal(f"model '{name}' is not loaded", "NOT_FOUND")
         return {"modelName": name, "modelUrl": self._urls[name]}
 
     async def add_model(self, body: bytes) -> None:
-        """Load a model, as `POST /models` asks. Raises KServeRefusal: 409 for a model that is loaded."""
+        """Load the model that a `POST /models` names. Raises KServeRefusal (409) if it is already loaded."""
         document = json_fields.parse_json(body)
         fields = document if isinstance(document, dict) else {}
         name, url = fields.get("model_name"), fields.get("url")
@@ -48,7 +48,7 @@ class MultiModel:
             raise
 
     async def remove_model(self, name: str) -> None:
-        """Unload a model, as `DELETE /models/NAME` asks. Raises KServeRefusal (404) for another model."""
+        """Unload the model of a `DELETE /models/NAME`. Raises KServeRefusal (404) for an unknown model."""
         self.describe_model(name)
         await self._control.unload(name, {})
         self._forget(name)

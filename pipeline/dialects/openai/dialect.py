@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class OpenAI:
-    """OpenAI's API for embeddings as a plug-in of the server, see `Dialect`."""
+    """Plug-in for OpenAI's embeddings API, see `Dialect`."""
 
     name = "openai"
 

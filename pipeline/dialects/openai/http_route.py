@@ -46,7 +46,10 @@ _ERROR: Schema = {"type": "object", "properties": {"error": OBJECT}, "required":
 
 
 class EmbeddingsBody(msgspec.Struct):
-    """The members of a request body. Other members, such as `user`, are ignored; null counts as absent."""
+    """The JSON body of an embeddings request.
+
+    Other members, such as `user`, are ignored; null counts as absent.
+    """
 
     input: msgspec.Raw = _ABSENT
     model: str | None = None
@@ -56,10 +59,10 @@ class EmbeddingsBody(msgspec.Struct):
 
 
 def parse(body: bytes, limits: Limits) -> EmbeddingsBody:
-    """Parse the JSON body of an embeddings request; the worker decodes the texts in its `input`.
+    """Parse the JSON body of an embeddings request. The worker decodes the texts in its `input`.
 
-    Raises InvalidInput that names the member, MalformedBody and TooLarge, which all become HTTP 400 in this
-    API.
+    Raises InvalidInput with the name of the member, MalformedBody and TooLarge. In this API, all become HTTP
+    400.
     """
     document: EmbeddingsBody = decode_body(body, EmbeddingsBody, limits)
     if not bytes(document.input):
@@ -110,7 +113,7 @@ def _invalid_param(param: str, problem: str) -> InvalidInput:
 
 
 def embeddings_paths(models: TextModels) -> dict[str, Any]:
-    """Return the description of `/v1/embeddings` for /openapi.json; empty without an embeddings model."""
+    """Return the description of `/v1/embeddings` for /openapi.json; empty if there is no embeddings model."""
     embedders = models.all(KIND)
     if not embedders:
         return {}

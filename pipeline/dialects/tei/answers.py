@@ -46,7 +46,7 @@ def embed_all(
 
 
 def tokenize(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
-    """Encode the response of /tokenize: the tokens of each text. A special token has no place in the text."""
+    """Encode the response of /tokenize: the tokens of each text. Special tokens have no start and stop."""
     columns = [_rows(output, name).tolist() for name in ("token_ids", "token_names", "special", "places")]
     tokens = [
         {
@@ -87,7 +87,7 @@ def rerank(output: Output, response_options: Sequence[Any], version: str, declar
 def predict(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
     """Encode the response of /predict: labels with their scores, best first.
 
-    The response has a list for each text, or for the only text.
+    The response is a list for each text, or a single list if the request has a single text.
     """
     options = TeiResponseOptions(*response_options)
     names = ("labels", "scores") if "labels" in output else ("label", "score")

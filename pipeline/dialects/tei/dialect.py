@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Tei:
-    """The API of Text Embeddings Inference as a plug-in of the server, see `Dialect`."""
+    """Plug-in for the API of Hugging Face's Text Embeddings Inference (TEI), see `Dialect`."""
 
     name = "tei"
 

@@ -90,7 +90,7 @@ class _Rerank(msgspec.Struct):
 
 
 class _Sentences(msgspec.Struct, frozen=True):
-    """The inputs of /similarity."""
+    """The member `inputs` in the body of a request to /similarity."""
 
     source_sentence: msgspec.Raw = _ABSENT
     sentences: msgspec.Raw = _ABSENT
@@ -183,7 +183,7 @@ def _predict(document: _Texts, model: TextModel, limits: Limits) -> _ModelCall:
 
 
 class _Route(NamedTuple):
-    """A path of TEI, with the parser of its bodies."""
+    """A path of TEI's API: its kind of model, its response format, and the parser of its bodies."""
 
     kind: str  # of the models that serve the path
     form: str  # of the response
@@ -202,7 +202,7 @@ ROUTES: Mapping[str, _Route] = {
 
 
 class TeiHttp(TextHttp):
-    """HTTP handler of TEI: the inference paths of ROUTES, `POST /`, /info and /health."""
+    """HTTP handler of the TEI API: the inference paths of ROUTES, `POST /`, /info and /health."""
 
     name = "tei-http"
 
@@ -229,9 +229,9 @@ class TeiHttp(TextHttp):
         return {HEALTH_PAGE: HEALTH, INFO: METADATA}.get(path, INFERENCE)
 
     def _find_only_path(self) -> str:
-        """Return the path for which `POST /` stands: the path of the first kind that has a model.
+        """Return the path that handles `POST /`: that of the first kind of text model in the service.
 
-        Raises UnknownService (HTTP 404) without a text model.
+        Raises UnknownService (HTTP 404) if the service has no text model.
         """
         for kind, (path, _) in _MODEL_TYPES.items():
             if self._models.all(kind):
@@ -239,9 +239,9 @@ class TeiHttp(TextHttp):
         raise UnknownService("no model here has texts as its input")
 
     def _describe_server(self) -> dict[str, Any]:
-        """Return the document of /info, which describes the first kind of text models that the service has.
+        """Return the JSON document of /info, which describes the first kind of text model in the service.
 
-        Raises UnknownService (HTTP 404) without a text model.
+        Raises UnknownService (HTTP 404) if the service has no text model.
         """
         path = self._find_only_path()
         kind, model_type = next((k, name) for k, (p, name) in _MODEL_TYPES.items() if p == path)
@@ -299,7 +299,7 @@ def _require(raw: msgspec.Raw, name: str) -> msgspec.Raw:
 
 
 class _Operation(NamedTuple):
-    """The texts, example and response schema of a TEI path in /openapi.json."""
+    """Summaries, example and response schema of a TEI path, for /openapi.json."""
 
     summary: str
     summary_zh: str
@@ -332,7 +332,7 @@ _OPERATIONS: Mapping[str, _Operation] = {
 
 
 def tei_paths(models: TextModels) -> dict[str, Any]:
-    """Return the descriptions of TEI's paths for /openapi.json, if the service has a model for them."""
+    """Return the descriptions of those TEI paths for which the service has a model, for /openapi.json."""
     paths = {}
     for path, (summary, summary_zh, example, response) in _OPERATIONS.items():
         path_models = models.all(ROUTES[path].kind)

@@ -267,7 +267,7 @@ class TritonMetrics:
         return self._scheduler.waiting(model.op) if model.op else self._scheduler.pending
 
     def _load_s(self, model: KServeModel) -> float:
-        """Return the load time of the model, which for an ensemble is the load time of its slowest step."""
+        """Return the load time of a model in seconds; for an ensemble, the load time of its slowest step."""
         pools = self._scheduler.pools
         return max(pools[op].load_s for op in self._models.ops(model))
 
@@ -343,9 +343,9 @@ def _escaped(value: str) -> str:
 
 
 class HostMetrics:
-    """CPU and memory metrics of the machine, under Triton's names.
+    """CPU and memory metrics of the machine, under Triton's metric names.
 
-    The CPU utilization covers the time since the previous call, at first since the start of the machine.
+    The CPU utilization covers the time since the previous call; in the first call, since the machine's start.
     """
 
     def __init__(self) -> None:
@@ -377,10 +377,10 @@ class HostMetrics:
 
 
 class GpuMetrics:
-    """Utilization, memory and power of each GPU, under Triton's names, from the NVIDIA driver."""
+    """Utilization, memory and power of each GPU, read from the NVIDIA driver, under Triton's metric names."""
 
     def __init__(self, nvml: Any) -> None:
-        """nvml: the module pynvml, initialized."""
+        """Find the GPUs. nvml: the module pynvml, already initialized."""
         self._nvml = nvml
         gpus = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         self._gpus = {f'{{gpu_uuid="{_escaped(nvml.nvmlDeviceGetUUID(gpu))}"}}': gpu for gpu in gpus}
@@ -389,7 +389,7 @@ class GpuMetrics:
         }
 
     def lines(self) -> Iterator[str]:
-        """Return the metrics in Prometheus' text format, without those that a GPU does not provide."""
+        """Yield the metrics in Prometheus' text format, without metrics that a GPU does not provide."""
         for name, (description, kind, _) in _GPU_METRICS.items():
             values = {labels: self._read_metric(name, gpu) for labels, gpu in self._gpus.items()}
             rows = [(labels, value) for labels, value in values.items() if value is not None]
@@ -406,6 +406,6 @@ class GpuMetrics:
 
 
 def open_gpu_metrics() -> GpuMetrics | None:
-    """Return the metrics of the GPUs; None without the package nvidia-ml-py or a driver."""
+    """Return the metrics of the GPUs; None if the package nvidia-ml-py or a driver is missing."""
     nvml = open_nvml()
     return None if nvml is None else GpuMetrics(nvml)

@@ -75,7 +75,7 @@ def parse_parameters(body: bytes) -> Mapping[str, Any]:
 
 
 class ModelControl:
-    """Loads and unloads models at the request of clients, if `v2.model_control` is explicit."""
+    """Loads and unloads models on request of clients, if `v2.model_control` is "explicit"."""
 
     def __init__(self, models: KServeModels, repository: Repository, *, explicit: bool) -> None:
         self._models = models
@@ -83,10 +83,10 @@ class ModelControl:
         self._explicit = explicit
 
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Load a model from its current files, also a loaded model again. Returns at the end of the load.
+        """Load a model from its current files, or reload a loaded model. Returns when the load has ended.
 
-        parameters: of the request; may replace config and files of a repository's model. Raises KServeRefusal
-        and then keeps the previous state.
+        parameters: parameters of the request, which may replace config and files of a model in a repository.
+        If the load fails, raises KServeRefusal and keeps the previous state.
         """
         self.check_allowed()
         if isinstance(self._repository, ModelLoader):
@@ -106,7 +106,7 @@ class ModelControl:
     async def unload(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Unload a model. Returns when admitted requests are answered and the workers have stopped.
 
-        An unknown name counts as unloaded. In a service without a repository, parameters have no effect.
+        An unknown model counts as unloaded. In a service without a repository, parameters have no effect.
         Raises KServeRefusal.
         """
         self.check_allowed()
@@ -118,7 +118,7 @@ class ModelControl:
         await self._repository.unload_ops(self._models.list_ops(name))
 
     def register(self, name: str, path: str) -> None:
-        """Let later loads of a model read the folder at this path. Raises KServeRefusal."""
+        """Register the folder at this path: later loads of the model read from it. Raises KServeRefusal."""
         self.check_allowed()
         if not isinstance(self._repository, ModelLoader):
             raise KServeRefusal("a service of a script has no model repository", "UNIMPLEMENTED")
@@ -152,7 +152,7 @@ class ModelControl:
             raise KServeRefusal(exc.message) from exc
 
     def check_allowed(self) -> None:
-        """Raise KServeRefusal (HTTP 503) unless clients may load models."""
+        """Raise KServeRefusal (HTTP 503) unless clients may load and unload models."""
         if not self._explicit:
             raise KServeRefusal(
                 "explicit model load / unload is not allowed if polling is enabled", "UNAVAILABLE"
@@ -160,9 +160,9 @@ class ModelControl:
 
 
 def _load_parameter(name: str, value: Any) -> Any:
-    """Return the value of a load parameter, `config` or a file, from HTTP or gRPC.
+    """Return the value of the load parameter `config` or of a file parameter, from HTTP or gRPC.
 
-    Raises KServeRefusal (HTTP 400) for an unknown name or another type.
+    Raises KServeRefusal (HTTP 400) for an unknown parameter, or a value of another type.
     """
     is_file = name.startswith(FILE)
     if name != "config" and not is_file:
@@ -176,9 +176,9 @@ def _load_parameter(name: str, value: Any) -> Any:
 
 
 def _refuse_override(model: str, parameter: str) -> None:
-    """Raise the KServeRefusal for a load parameter in a service without a model repository.
+    """Raise KServeRefusal for a load parameter, because the service has no model repository.
 
-    Clients can't replace its config and files.
+    Without a repository, clients can't replace the config and files of a model.
     """
     if parameter == "config" or parameter.startswith("file:"):
         raise KServeRefusal(

@@ -50,7 +50,7 @@ _EXTENSIONS = (
 def model_config(model: KServeModel, config: ServiceConfig, answering_op: str) -> dict[str, Any]:
     """Return the configuration of a model as Triton's ModelConfig in JSON, derived from config.yml.
 
-    answering_op: name of the Op (step) whose section of config.yml counts for the service as a whole.
+    answering_op: name of the Op (step) whose section of config.yml is used if the model is the whole service.
     """
     op = config.op[model.op or answering_op]
     max_batch_size = model.signature.max_batch_size
@@ -135,9 +135,9 @@ def _output(spec: TensorSpec, max_batch_size: int) -> dict[str, Any]:
 
 
 def _image_format(spec: TensorSpec, max_batch_size: int) -> str:
-    """Return Triton's format of an input, which is that of an image by its dimensions.
+    """Return Triton's format of an input. Inputs with the dimensions of an image have an image format.
 
-    Image clients reject FORMAT_NONE, the format of other inputs.
+    Other inputs have FORMAT_NONE, which Triton's image clients reject.
     """
     dims = _dims(spec, max_batch_size)
     if len(dims) != 3 or spec.datatype == "BYTES":
@@ -157,7 +157,7 @@ def _data_type(spec: TensorSpec) -> str:
 
 
 def statistics(scheduler: Scheduler, models: KServeModels, model: KServeModel) -> dict[str, Any]:
-    """Return the statistics of a model as Triton does: an element of `model_stats`, with counts and ns."""
+    """Return Triton's statistics of a model: an element of `model_stats`, with counts and nanoseconds."""
     of_ops, requests = scheduler.metrics.of_ops, scheduler.requests(model.key)
     if requests is None:
         return _op_statistics(model, of_ops[model.op])
@@ -199,7 +199,10 @@ def _op_statistics(model: KServeModel, op: OpFigures) -> dict[str, Any]:
 def _statistics_document(
     model: KServeModel, op: OpFigures, last_ms: int, rows: int, durations: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the statistics of a model. rows: a request to a model without batches counts as one row."""
+    """Return the statistics of a model as JSON values.
+
+    rows: number of inferred rows. A request to a model that does not batch counts as one row.
+    """
     by_rows = op.by_rows
     if not model.signature.max_batch_size:
         by_rows = {1: _sum_runs(by_rows.values())} if by_rows else {}
@@ -248,10 +251,13 @@ def _cache_durations(cache: CacheFigures) -> dict[str, Any]:
 
 
 class LogSettings:
-    """Triton's log settings. The server stores them; the level of a model repository's log follows them."""
+    """Triton's log settings. In a server with a model repository, they also set the level of the log."""
 
     def __init__(self, logging: LoggingConfig, access_log: AccessLog | None) -> None:
-        """logging: settings at the start. access_log: follows the level; None: the log ignores changes."""
+        """Store the settings. logging: settings at the start.
+
+        access_log: is told about changes of the level; None if changes have no effect on the log.
+        """
         self._access_log = access_log
         self._settings: dict[str, bool | int | str] = {
             "log_file": "",
@@ -271,9 +277,9 @@ class LogSettings:
         return {name: type(value) for name, value in self._settings.items()}
 
     def update(self, settings: Mapping[str, bool | int | str]) -> None:
-        """Change log settings to values of their types, see `kinds`.
+        """Change log settings. Each value has the type that `kinds` returns. Unknown settings are ignored.
 
-        Unknown settings are ignored. Raises KServeRefusal for an invalid value, without a change.
+        For an invalid value, raises KServeRefusal and changes nothing.
         """
         if "log_file" in settings:
             raise KServeRefusal(
@@ -291,7 +297,7 @@ class LogSettings:
             self._access_log.follow_level()
 
     def _find_level(self) -> str:
-        """Return the least severe level that the settings let through."""
+        """Return the log level that the settings enable, such as WARNING."""
         if self._settings["log_verbose_level"]:
             return "DEBUG"
         levels = {"INFO": self._settings["log_info"], "WARNING": self._settings["log_warning"]}
@@ -320,7 +326,7 @@ def parse_log_settings(document: Any, kinds: Mapping[str, type]) -> dict[str, bo
 
 
 class V2Server:
-    """The state behind KServe v2 and Triton's extensions, which the HTTP and gRPC handlers share."""
+    """Shared state of the HTTP and gRPC handlers of KServe v2 and Triton's extensions."""
 
     def __init__(self, scheduler: Scheduler, repository: Repository) -> None:
         config = scheduler.app.config
@@ -349,15 +355,15 @@ class V2Server:
     def get_metadata(self, name: str, version: str) -> dict[str, Any]:
         """Return the metadata of a model as JSON: versions, inputs and outputs.
 
-        An empty version selects the newest model, and lists all versions. Raises KServeRefusal and
-        UnknownVersion (HTTP 404).
+        An empty version selects the newest version; the metadata then list all versions. Raises KServeRefusal
+        and UnknownVersion (HTTP 404).
         """
         return self.models.find_model(name, version).metadata(() if version else self.models.versions(name))
 
     def config(self, name: str, version: str) -> dict[str, Any]:
-        """Return the configuration of a model, as Triton's ModelConfig in JSON.
+        """Return the configuration of a model as Triton's ModelConfig in JSON.
 
-        An empty version selects the newest. Raises KServeRefusal and UnknownVersion (HTTP 404).
+        An empty version selects the newest version. Raises KServeRefusal and UnknownVersion (HTTP 404).
         """
         app = self.scheduler.app
         model = self.models.find_model(name, version)
@@ -366,7 +372,7 @@ class V2Server:
         return model_config(model, app.config, self.models.answering_op(model))
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
-        """Return Triton's statistics of a model, or of all loaded models for an empty name, as JSON.
+        """Return Triton's statistics of a model as JSON; for an empty name, of all loaded models.
 
         An empty version selects all loaded versions.
 

@@ -52,13 +52,13 @@ class Region:
         self._close_unused()
 
     def acquire(self) -> None:
-        """Keep the file open for a request with outputs in the region, until `release`."""
+        """Keep the file open until `release`, because a request has outputs in the region."""
         self._users += 1
 
     def release(self) -> None:
-        """Record that a request has stopped using the region.
+        """Record that a request no longer uses the region.
 
-        The last use of an unregistered region closes its file.
+        If the region is unregistered and no other request uses it, its file is closed.
         """
         self._users -= 1
         self._close_unused()
@@ -122,11 +122,15 @@ FindSpan = Callable[[str, int, int], Span]  # arguments: name of the region, off
 class SharedMemory:
     """The shared memory regions that clients have registered. Each file has at most one region.
 
-    A region that is unregistered during a request stays until the request ends, as in Triton since 2.52.
+    A region that is unregistered while requests use it exists until these requests end, as in Triton since
+    2.52.
     """
 
     def __init__(self, allowed: str, hint: str = "v2.shared_memory is off") -> None:
-        """allowed: `v2.shared_memory`, off, loopback or always. hint: tells clients why it is off."""
+        """Create the registry. allowed: value of `v2.shared_memory`: off, loopback or always.
+
+        hint: text that tells clients why shared memory is off.
+        """
         self._allowed = allowed
         self._hint = hint
         _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -159,7 +163,8 @@ class SharedMemory:
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Register `byte_size` bytes at `offset` of the file `key` as a region, and open the file.
 
-        Raises KServeRefusal for a registered name or file, for a file too short, and for too many regions.
+        Raises KServeRefusal if the name or file is already registered, if the file is too short, and for too
+        many regions.
         """
         if not name:
             raise KServeRefusal("'region name' is necessary to register system shared memory region")
@@ -188,7 +193,7 @@ class SharedMemory:
         self._regions[name] = Region(name, key, offset, byte_size, fd)
 
     def unregister(self, name: str = "") -> None:
-        """Unregister a region, or all for an empty name. Unknown names are ignored."""
+        """Unregister a region; for an empty name, all regions. Unknown names are ignored."""
         for each in [name] if name else list(self._regions):
             region = self._regions.pop(each, None)
             if region is not None:
@@ -197,9 +202,9 @@ class SharedMemory:
         self._leaving = [region for region in self._leaving if region.is_open]
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
-        """Return the regions that are registered or still in use, as JSON, sorted by name.
+        """Return all regions that are registered or still in use, as JSON, sorted by name.
 
-        name: selects one region. Raises KServeRefusal (HTTP 404) for an unknown name.
+        name: return only this region; empty for all. Raises KServeRefusal (HTTP 404) for an unknown name.
         """
         regions = {region.name: region for region in self._leaving if region.is_open} | self._regions
         if not name:
@@ -211,8 +216,8 @@ class SharedMemory:
     def span(self, peer: str, name: str, offset: int, size: int) -> Span:
         """Return the place of a tensor in a region: `size` bytes at `offset`.
 
-        peer: address of the client. Raises KServeRefusal for a client that is not admitted, an unknown
-        region, and bytes outside of the region.
+        peer: address of the client. Raises KServeRefusal for a client that may not use shared memory, an
+        unknown region, and bytes outside of the region.
         """
         self.admit(peer)
         region = self._regions.get(name)
@@ -225,7 +230,7 @@ class SharedMemory:
         return Span(region, offset, size)
 
     def refuse_cuda(self, name: str) -> None:
-        """Raise KServeRefusal to reject a region of CUDA shared memory, as a Triton without a GPU."""
+        """Raise KServeRefusal for a region of CUDA shared memory, like a Triton server without a GPU."""
         if not name:
             raise KServeRefusal("'region name' is necessary to register cuda shared memory region")
         if name in self._regions:
@@ -233,7 +238,10 @@ class SharedMemory:
         raise KServeRefusal("failed to register shared memory region: invalid args")
 
     def cuda_status(self, name: str = "") -> list[dict[str, Any]]:
-        """Return the regions of CUDA shared memory: always none. Raises KServeRefusal for a name."""
+        """Return the CUDA shared memory regions, which is always an empty list.
+
+        Raises KServeRefusal for a name.
+        """
         if name in self._regions:
             raise KServeRefusal(
                 f"The region named '{name}' is registered as system shared memory, not CUDA shared memory",
@@ -245,7 +253,7 @@ class SharedMemory:
 
 
 class SharedMemoryOutputs:
-    """Writes the outputs of a request into shared memory at its end, as its `Request.finish`."""
+    """Finish hook of a request: writes its outputs into shared memory when it ends."""
 
     is_cacheable = False
 
@@ -293,7 +301,7 @@ def is_loopback(peer: str) -> bool:
 def _open_shared_memory(key: str) -> int:
     """Open the file of a shared memory key in /dev/shm, and return its descriptor.
 
-    Raises KServeRefusal (HTTP 500) for a file that is missing, special, or another user's.
+    Raises KServeRefusal (HTTP 500) if the file is missing, is no regular file, or belongs to another user.
     """
     name = key.lstrip("/")
     failed = KServeRefusal(

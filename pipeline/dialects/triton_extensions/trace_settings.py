@@ -29,15 +29,15 @@ _NUMBER = re.compile(r"\s*([+-]?\d{1,20})")
 
 
 class TraceSettings:
-    """Triton's trace settings, of all models and of each."""
+    """Triton's trace settings: of all models together, and of single models."""
 
     def __init__(self, traces: Traces) -> None:
         self._traces = traces
 
     def get_settings(self, model: str = "") -> dict[str, TraceValue]:
-        """Return the settings of a model, or of all models for an empty name, with numbers as texts.
+        """Return the settings of a model; for an empty name, the settings of all models. Numbers are texts.
 
-        Settings of the model override those of all models.
+        Settings of a model override the settings of all models.
         """
         values, config = self._traces.get_values(model), self._traces.config
         settings: dict[str, TraceValue] = {
@@ -61,9 +61,9 @@ class TraceSettings:
         }
 
     def update(self, settings: Mapping[str, list[str] | None], model: str = "") -> None:
-        """Change trace settings of a model, or of all models for an empty name. None resets a setting.
+        """Change the trace settings of a model; for an empty name, of all models. None resets a setting.
 
-        Unknown settings are ignored. Raises KServeRefusal for an invalid value, without a change.
+        Unknown settings are ignored. For an invalid value, raises KServeRefusal and changes nothing.
         """
         if "trace_file" in settings:
             raise KServeRefusal(

@@ -31,7 +31,7 @@ MIN_SHARE = 0.01  # percent
 
 
 class UpgradeRequest(NamedTuple):
-    """A client's request for an upgrade: the version on disk, and the settings of the comparison."""
+    """A client's request to upgrade a model: the version on disk, and the settings of the comparison."""
 
     version: str
     settings: UpgradeSettings
@@ -80,7 +80,7 @@ def parse_upgrade(body: bytes) -> UpgradeRequest:
 
 
 def _parse_shares(value: Any) -> tuple[float, ...]:
-    """Return the steps of a canary, in percent. Raises KServeRefusal."""
+    """Return the shares of a canary's steps, in percent. Raises KServeRefusal."""
     shares = value if isinstance(value, list) else [None]
     is_valid = len(shares) <= MAX_STEPS and all(
         isinstance(share, int | float) and not isinstance(share, bool) and MIN_SHARE <= share <= 100
@@ -95,7 +95,7 @@ def _parse_shares(value: Any) -> tuple[float, ...]:
 
 
 def _check_number(name: str, value: Any) -> float:
-    """Return a number of a request. Raises KServeRefusal for another type, and outside of its limits."""
+    """Return `value` if it is a number within the limits of `name`. Otherwise raise KServeRefusal."""
     lowest, highest = _LIMITS[name]
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or not lowest <= value <= highest:

@@ -25,7 +25,7 @@ def hash_key(data: bytes) -> int:
 
 
 class CacheKey:
-    """The identity of a response: keys are equal only if all their bytes are."""
+    """The key of a response in the response cache. Two keys are equal only if all their bytes are equal."""
 
     __slots__ = ("_hash", "data")
 
@@ -41,10 +41,10 @@ class CacheKey:
 
 
 def build_request_key(domain: bytes, request: Request, max_bytes: int) -> CacheKey | None:
-    """Return the key of a request's response.
+    """Return the cache key of a request's response.
 
-    domain: identifies the loaded model. Return None for inputs of more than `max_bytes`, and for inputs that
-    have no encoding.
+    domain: bytes that identify the loaded model. Returns None for inputs of more than `max_bytes`, and for
+    inputs that have no encoding.
     """
     options = request.form, request.wish, request.log_id, *_get_model_options(request)
     try:
@@ -56,9 +56,10 @@ def build_request_key(domain: bytes, request: Request, max_bytes: int) -> CacheK
 def build_step_key(
     domain: bytes, dag_run: DagRun, node: str, inputs: Inputs, max_bytes: int
 ) -> CacheKey | None:
-    """Return the key of the output of a step of an ensemble, as `build_request_key`.
+    """Return the cache key of the output of one step of an ensemble; None as in `build_request_key`.
 
-    inputs: outputs of the steps before. Of the ensemble's own inputs, only the step's are in the key.
+    inputs: outputs of the previous steps. Of the ensemble's own inputs, the key contains only those that this
+    step uses.
     """
     request, dag = dag_run.request, dag_run.entry.dag
     tensors = dag.tensors.get(node) or (None,) * len(inputs)
@@ -80,7 +81,10 @@ def build_step_key(
 
 
 def _get_model_options(request: Request) -> tuple[Any, ...]:
-    """Return the options of a request that a model may read, besides its id, priority and timeout."""
+    """Return the request options that belong to the cache key: parameters and requested outputs.
+
+    Models may read these. The key does not contain the id, priority and timeout.
+    """
     options = request.options or NO_OPTIONS
     return dict(options.parameters), options.outputs
 
@@ -104,7 +108,7 @@ def _describe_values(values: Mapping[str, Any]) -> list[tuple[Any, Part]]:
 def _join(
     domain: bytes, options: Sequence[Any], contents: Sequence[tuple[Any, Part]], max_bytes: int
 ) -> CacheKey | None:
-    """Return the key of these options and contents: a description with all lengths, then the raw bytes."""
+    """Return the key of a request: its options and the lengths of its inputs, then the inputs' raw bytes."""
     if sum(len(part) for _, part in contents) > max_bytes:
         return None
     description = _encode((domain, options, [(kind, len(part)) for kind, part in contents]))
@@ -112,23 +116,27 @@ def _join(
 
 
 def get_step_domain(op: str, load: int) -> bytes:
-    """Return the domain of an Op's outputs. load: number of the load, so that a reload begins anew."""
+    """Return the cache domain of an Op: the part of its keys that identifies the loaded Op.
+
+    load: unique number of the Op's load. A reload changes the domain, so older entries no longer match.
+    """
     return f"step {op} {load}".encode()
 
 
 def get_model_domain(model: ServedModel, loads: Sequence[int]) -> bytes:
-    """Return the domain of a model's responses. loads: numbers of the loads of its Ops.
+    """Return the cache domain of a model: the part of its keys that identifies the loaded model.
 
-    The hash covers the graph of an ensemble, which a reload may change without its models.
+    loads: unique numbers of the loads of its Ops. The domain contains a hash of the model's description,
+    because a reload may change the graph of an ensemble without its models.
     """
     return f"model {model.key} {_hash(msgspec.to_builtins(model))} {list(loads)}".encode()
 
 
 def get_shared_domain(model: ServedModel, files: Iterable[tuple[str, int, int, int]]) -> bytes:
-    """Return the domain of a model's responses in a cache that several servers share.
+    """Return the cache domain of a model for a cache that several servers share, such as Redis.
 
-    files: path, inode, size and change time of each file of the model. Servers with copies of one image or
-    volume agree on all but the inodes.
+    files: path, inode, size and change time of each file of the model. The inodes are ignored: they differ
+    between servers that have copies of one image or volume.
     """
     states = sorted((path, size, changed_ns) for path, _, size, changed_ns in files)
     return f"shared {model.key} {_hash([__version__, msgspec.to_builtins(model), states])}".encode()

@@ -24,7 +24,7 @@ class CachedOutput(NamedTuple):
 
 
 class LocalCache:
-    """Map of responses, of which the least recently used are evicted above `max_bytes`."""
+    """An in-memory map of responses. Above `max_bytes`, the least recently used responses are evicted."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -37,16 +37,16 @@ class LocalCache:
         return len(self._outputs)
 
     def find(self, key: CacheKey) -> CachedOutput | None:
-        """Return the response for a key, which becomes the most recently used; None without one."""
+        """Return the response for a key, and mark it as most recently used; None if the key is not cached."""
         output = self._outputs.get(key)
         if output is not None:
             self._outputs.move_to_end(key)
         return output
 
     def store(self, key: CacheKey, output: CachedOutput) -> bool:
-        """Store a response, and evict others until all fit.
+        """Store a response, and evict the least recently used responses until all fit.
 
-        Return False for a response that is larger than the cache: nothing is evicted for it.
+        Returns False for a response that is larger than the whole cache. Nothing is evicted for it.
         """
         size = _get_size(key, output)
         if size > self.max_bytes:

@@ -38,7 +38,10 @@ class RedisCache:
     """Client of a Redis server that stores responses."""
 
     def __init__(self, settings: RedisSettings, client: Any = None) -> None:
-        """client: replaces redis-py's. Raises ConfigError without the package redis."""
+        """Create the cache. Raises ConfigError if the package redis is not installed.
+
+        client: used in place of a redis-py client, for tests.
+        """
         self.max_bytes = MAX_ENTRY_BYTES
         self.failures = 0
         self._settings = settings
@@ -48,7 +51,7 @@ class RedisCache:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def find(self, key: CacheKey, then: Callable[[CachedOutput | None], None]) -> None:
-        """Look a response up, and call `then` with it, or with None."""
+        """Look up a key in Redis, and call `then` with the response, or with None if there is none."""
         if self._may_ask():
             self._start(self._find(key, then))
         else:
@@ -70,9 +73,10 @@ class RedisCache:
         await self._client.aclose()
 
     def _may_ask(self) -> bool:
-        """Return whether the server gets another command.
+        """Return whether another command may be sent to Redis.
 
-        Commands beyond the connections would wait. A failing server gets one command in `RETRY_S` seconds.
+        No command is sent while all connections are busy, because it would wait. A failing server gets one
+        command every `RETRY_S` seconds.
         """
         if len(self._tasks) >= self._settings.pool_size:
             return False
@@ -122,9 +126,9 @@ class RedisCache:
 
 
 def create_client(settings: RedisSettings) -> Any:
-    """Return a client of the Redis server, which connects with its first command.
+    """Return a redis-py client, which connects to the Redis server at its first command.
 
-    Raises ConfigError without the package redis.
+    Raises ConfigError if the package redis is not installed.
     """
     try:
         from redis.asyncio import Redis
@@ -152,7 +156,7 @@ def _get_name(key: CacheKey) -> bytes:
 
 
 def _decode(key: CacheKey, data: bytes | None) -> CachedOutput | None:
-    """Return the response of an entry; None without an entry, and for the entry of another request."""
+    """Return the response in a Redis entry; None if it is missing, invalid or belongs to another key."""
     if not data:
         return None
     try:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Waiter(Protocol):
-    """A request, or a step of an ensemble's request, that a response in the cache can complete."""
+    """A request, or one step of an ensemble's request, that a cached response can complete."""
 
     @property
     def wanted(self) -> bool:
@@ -36,7 +36,11 @@ class Waiter(Protocol):
         ...
 
     def run(self, flight: Flight | None) -> None:
-        """Run the request or the step. flight: receives its output, unless None."""
+        """Run the request or the step without a cached output.
+
+        flight: stores the output, and completes identical requests that wait; None if the output is not
+        cached.
+        """
         ...
 
     def fail(self, error: ServingError) -> None:
@@ -69,12 +73,12 @@ class WaitingRequest:
 
 
 class WaitingStep:
-    """A step of an ensemble's request, whose model's responses are cached."""
+    """A step of an ensemble's request whose output may come from the response cache."""
 
     def __init__(
         self, dag_run: DagRun, node: str, inputs: Inputs, enqueue: Callable[[DagRun, str, Inputs], None]
     ) -> None:
-        """enqueue: adds the step to the queue of its model."""
+        """Create the step. enqueue: adds the step to the queue of its model."""
         self._dag_run = dag_run
         self._node = node
         self._inputs = inputs
@@ -105,15 +109,18 @@ class WaitingStep:
 
 
 class Flight:
-    """A running request whose response is not cached yet, and the identical requests that wait for it.
+    """A running request whose response is not cached yet, and identical requests that wait for the response.
 
-    In Redis, the lookup is part of the flight.
+    With a Redis cache, the lookup in Redis is also part of the flight.
     """
 
     def __init__(
         self, cache: ResponseCache, key: CacheKey, figures: CacheFigures, leader: Waiter, lookup_ns: int = 0
     ) -> None:
-        """leader: the request that runs. lookup_ns: duration of its lookup."""
+        """Create the flight of one key.
+
+        leader: the request that runs. lookup_ns: duration of its cache lookup.
+        """
         self._cache = cache
         self._key = key
         self._figures = figures
@@ -130,7 +137,7 @@ class Flight:
         self._complete(self.waiters, output)
 
     def end_lookup(self, began_ns: int, output: CachedOutput | None) -> None:
-        """Complete all requests with the output from Redis, or run the first without one.
+        """Complete all requests with the output from Redis. If Redis has none, run the first request.
 
         began_ns: the instant when the lookup began.
         """
@@ -145,7 +152,7 @@ class Flight:
         self._complete([leader, *self.waiters], output, lookup_ns)
 
     def _complete(self, waiters: Iterable[Waiter], output: CachedOutput, lookup_ns: int = 0) -> None:
-        """Complete requests with an output. lookup_ns: duration of the lookup that has found the output."""
+        """Complete requests with an output. lookup_ns: duration of the cache lookup that found the output."""
         loop = asyncio.get_running_loop()
         for waiter in waiters:
             if waiter.wanted:
@@ -154,9 +161,9 @@ class Flight:
                 loop.call_soon(waiter.accept, output)
 
     def fail(self) -> None:
-        """Run the waiting requests by themselves, because the request has failed.
+        """Run each waiting request on its own, because the running request has failed.
 
-        The error may be the request's own, such as an expired deadline.
+        The error may concern only the failed request, such as an expired deadline.
         """
         self._land()
         self._figures.record_miss(self._lookup_ns)
@@ -167,7 +174,7 @@ class Flight:
                 loop.call_soon(_run, waiter, None)
 
     def end(self, answer: Answer | None) -> None:
-        """Handle the end of the request: a response, an error, or None after its client has left."""
+        """Handle the end of the running request: a response, an error, or None if its client has left."""
         if isinstance(answer, list):
             self.succeed(Outcome.ANSWER, answer)
         elif answer is None:
@@ -176,7 +183,10 @@ class Flight:
             self.fail()
 
     def abandon(self, leader: Waiter | None) -> None:
-        """Run the next waiting request, because the client of `leader` has left. No effect after the end."""
+        """Run the next waiting request, because the client of `leader` has left.
+
+        Does nothing after the flight's end.
+        """
         if self._leader is None or leader is not self._leader:
             return
         while self.waiters:
@@ -195,13 +205,16 @@ class Flight:
         _run(leader, self)
 
     def _land(self) -> None:
-        """End the flight: later requests start a new one."""
+        """End the flight: later requests with the same key start a new flight."""
         self._leader = None
         self._cache.remove_flight(self._key)
 
 
 def _run(waiter: Waiter, flight: Flight | None) -> None:
-    """Run a request that has waited. An exception in the front end's own code ends it at once."""
+    """Run a request that has waited for the cache.
+
+    If the front end's own code raises, the request ends with an error.
+    """
     try:
         waiter.run(flight)
     except Exception as exc:
@@ -210,11 +223,11 @@ def _run(waiter: Waiter, flight: Flight | None) -> None:
 
 
 class ResponseCache:
-    """Responses of models with `response_cache { enable: true }`, by model and raw inputs.
+    """The response cache of models with `response_cache { enable: true }`, keyed by model and raw inputs.
 
     A hit needs no worker. Identical requests in flight run once. Requests of sequences, streams and decoupled
-    models, and requests with outputs in shared memory, are run as without a cache. Steps of ensembles are
-    looked up in the local cache alone.
+    models, and requests with outputs in shared memory, bypass the cache. Steps of ensembles are looked up in
+    the local cache only.
     """
 
     def __init__(self, store: LocalCache | RedisCache) -> None:
@@ -226,7 +239,10 @@ class ResponseCache:
         self._flights: dict[CacheKey, Flight] = {}
 
     def begin(self, dag_run: DagRun, domain: bytes, figures: CacheFigures) -> None:
-        """Answer a request from the cache, or run it. domain: identifies the loaded model."""
+        """Answer a request from the cache, or run it.
+
+        domain: bytes that identify the loaded model in the key.
+        """
         waiter = WaitingRequest(dag_run)
         if not _is_cacheable(dag_run):
             waiter.run(None)
@@ -244,7 +260,7 @@ class ResponseCache:
         node: str,
         inputs: Inputs,
     ) -> None:
-        """Complete a step of an ensemble from the cache, or add it to its queue by `enqueue`."""
+        """Complete a step of an ensemble from the cache, or add it to the queue of its model by `enqueue`."""
         waiter = WaitingStep(dag_run, node, inputs, enqueue)
         # Outputs of steps may be pickled, and pickles never come from the network.
         if isinstance(self.outputs, RedisCache) or not _is_cacheable(dag_run):
@@ -302,7 +318,7 @@ class ResponseCache:
             await self.outputs.close()
 
     def remove_flight(self, key: CacheKey) -> None:
-        """Forget a request that has ended."""
+        """Forget a flight that has ended, so that later requests with its key start a new flight."""
         self._flights.pop(key, None)
 
 

@@ -52,13 +52,16 @@ for _name in ("_make_request_call_future", "_request_call", "_request_registered
 
 
 class FastServer(Server):
-    """Drop-in for grpc.aio's server that takes less CPU per unary call.
+    """Drop-in replacement for grpc.aio's server that uses less CPU per unary call.
 
-    It serves methods with handlers. Generic handlers and interceptors are not supported.
+    It serves only methods that are registered by name. Generic handlers and interceptors are not supported.
     """
 
     def __init__(self, handlers: MethodHandlers, options: Sequence[tuple[str, Any]]) -> None:
-        """Create the server, without ports. handlers: of all methods. options: gRPC channel arguments."""
+        """Create the server, without opening ports.
+
+        handlers: the handlers of all gRPC methods. options: gRPC channel arguments.
+        """
         # Instead of Server.__init__, which would create an AioServer.
         self._loop = get_working_loop()
         self._server = _FastAioServer(self._loop, None, (), None, tuple(options), None)
@@ -68,16 +71,16 @@ class FastServer(Server):
 
 
 class _FastAioServer(AioServer):  # type: ignore[misc]
-    """The Cython server beneath FastServer: accepts the calls of each method in tasks of that method."""
+    """The Cython server that FastServer wraps: runs tasks that accept and serve the calls of each method."""
 
     handlers: MethodHandlers
     tasks: set[asyncio.Task[None]]  # the event loop holds weak references only
 
     def _make_request_call_future(self, method: bytes | None) -> asyncio.Future[None]:
-        """Start to accept the calls of a method, or with None those of all unknown paths.
+        """Start to accept the calls of a method; with method None, the calls of all unknown methods.
 
-        Called by grpc.aio. Returns a future that fails when the server stops: grpc.aio expects the error of
-        the pending accept.
+        Called by grpc.aio. Returns a future that fails when the server stops: grpc.aio expects that error
+        from its pending accept.
         """
         stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         _Acceptor(self, method, stopped).start_task()
@@ -91,7 +94,7 @@ class _FastAioServer(AioServer):  # type: ignore[misc]
 
 
 class _Acceptor:
-    """Accepts and serves the calls of one gRPC method, or rejects those of all unknown methods.
+    """Accepts and serves the calls of one gRPC method, or rejects the calls of all unknown methods.
 
     At least one task waits for the next call while others respond.
     """
@@ -111,7 +114,10 @@ class _Acceptor:
         self._server.start_task(self._accept_calls(), "rpc-accept")
 
     async def _accept_calls(self) -> None:
-        """Accept and serve calls one after the other, until the server stops or enough other tasks wait."""
+        """Accept and serve calls one after the other.
+
+        Ends when the server stops, or enough other tasks wait for calls.
+        """
         serve = self._serve_unary if self._stream is None else self._start_stream
         try:
             while self._server.is_running() and self._idle_tasks < _MAX_IDLE_TASKS:
@@ -196,10 +202,10 @@ class _UnaryContext(CallContext):
             self._watch_client()
 
     async def watch_before_read(self) -> None:
-        """Watch the call from its begin, so that gRPC drops the message of a call that is already cancelled.
+        """Watch the call from its start, so that gRPC drops the message of a call that is already cancelled.
 
         gRPC may hand over a cancelled call after a later call of the same client. In a sequence, the state of
-        the cancelled request would replace the state of the later one (docs/decisions/grpc-server.md).
+        the cancelled request would replace the state of the later request (docs/decisions/grpc-server.md).
         """
         self._watch_client()
         await asyncio.sleep(0)  # until the new task has begun to watch

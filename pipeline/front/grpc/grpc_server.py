@@ -98,7 +98,7 @@ class RpcServer:
             await self.stop(grace_s=0)
 
     def _arguments(self) -> Sequence[tuple[str, int]]:
-        """Return the gRPC channel arguments that options of `paddlewheel serve` set, as names and values."""
+        """Return the gRPC channel arguments set by options of `paddlewheel serve`, as names and values."""
         repository = self._scheduler.app.repository
         return () if repository is None else repository.grpc_arguments
 
@@ -115,7 +115,10 @@ class RpcServer:
             self._scheduler.fail_service(StartFailed(f"the listener of {', '.join(self._ports)} has ended"))
 
     def _open(self, name: str, address: str, port: int) -> None:
-        """Open a port on the gRPC server. name: its config key. Raises StartFailed if it is in use."""
+        """Open a port on the gRPC server. Raises StartFailed if the port is in use.
+
+        name: the config key of the port.
+        """
         opened = 0
         host = f"[{address or '::'}]" if ":" in address or not address else address
         with contextlib.suppress(RuntimeError):
@@ -128,7 +131,7 @@ class RpcServer:
     def _add(self, address: str) -> int:
         """Open an address such as "0.0.0.0:9000", with TLS if there are certificates.
 
-        Return the port, 0 if in use.
+        Returns the port number, or 0 if the port is in use.
         """
         if self._certificates is None:
             return self._server.add_insecure_port(address)
@@ -137,9 +140,9 @@ class RpcServer:
     async def stop(self, grace_s: float) -> None:
         """Stop the server gracefully: send GOAWAY, and wait for open calls.
 
-        gRPC can leave a call unanswered that arrives as the stop begins: it neither hands the call over nor
-        rejects it. Such calls, and silent connections, are cancelled 1 s after the last known call.
-        grace_s: seconds after which all calls that are still open are cancelled.
+        gRPC can leave a call unanswered that arrives as the stop begins: it neither hands the call to a
+        handler nor rejects it. Such calls, and silent connections, are cancelled 1 s after the last known
+        call. grace_s: seconds after which all calls that are still open are cancelled.
         """
         self._stopping = True
         calls = self._handlers.open_calls
@@ -195,5 +198,5 @@ def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
 
 
 def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
-    """Return certificates as gRPC takes them. pem: key, certificate and client CA."""
+    """Return TLS certificates in the form that gRPC expects. pem: key, certificate and client CA, in PEM."""
     return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.client_ca)

@@ -21,7 +21,7 @@ class OpenCalls:
         self._stopping = False
 
     def add_call(self, call: CallContext) -> None:
-        """Count a call until `remove_call`."""
+        """Count a call as open, until `remove_call`."""
         self._calls[call] = None
 
     def remove_call(self, call: CallContext) -> None:
@@ -29,20 +29,20 @@ class OpenCalls:
         self._calls.pop(call, None)
 
     def call_on_stop(self, call: CallContext, callback: Callable[[], None]) -> None:
-        """Call `callback` when the server stops while the call is open; at once if it stops already."""
+        """Call `callback` when the server stops during the call; immediately if it is already stopping."""
         self._calls[call] = callback
         if self._stopping:
             callback()
 
     def begin_stop(self) -> None:
-        """Tell the open calls, and all later ones, that the server stops."""
+        """Call the stop callbacks of the open calls. Callbacks that are registered later run immediately."""
         self._stopping = True
         for callback in tuple(self._calls.values()):
             if callback is not None:
                 callback()
 
     async def wait_until_quiet(self) -> None:
-        """Wait until no call has been open for 1 s, at regular checks."""
+        """Wait until no call has been open for 1 s. The open calls are checked at regular intervals."""
         checks = 0
         while checks < _QUIET_CHECKS:
             await asyncio.sleep(_CHECK_INTERVAL_S)

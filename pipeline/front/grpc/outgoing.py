@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 class Writer(Protocol):
-    """The part of a call's context that writes messages."""
+    """The part of a gRPC call's context that writes response messages."""
 
     def queue_message(self, size: int) -> None: ...
 
@@ -17,10 +17,10 @@ class Writer(Protocol):
 
 
 class OutgoingMessages:
-    """Messages of one streaming call, which are written one after the other.
+    """The queue of response messages of one streaming gRPC call, which are written one after the other.
 
-    Several requests of the call, and workers, add messages without waiting. Their number is bounded by the
-    senders: each waits for `on_written` of earlier messages.
+    Several requests of the call, and workers, add messages without waiting. The queue needs no limit: each
+    sender waits for `on_written` of its earlier messages.
     """
 
     def __init__(self, writer: Writer) -> None:
@@ -29,7 +29,7 @@ class OutgoingMessages:
         self._wake = asyncio.Event()  # there is a message, or the call ends
 
     def add(self, message: bytes, on_written: Callable[[], None]) -> None:
-        """Write a message after all earlier ones, and call `on_written` then."""
+        """Queue a message behind all earlier messages. `on_written` is called after its write."""
         self._messages.append((message, on_written))
         self._writer.queue_message(len(message))
         self._wake.set()

@@ -36,8 +36,8 @@ _UNESCAPED = string.digits + string.ascii_letters + string.punctuation.replace("
 class CallContext:
     """The context of a gRPC call: wraps grpc.aio's context, and counts the bytes buffered for the call.
 
-    The counts keep the server within its memory limits, see `ClientBounds`. Compared by identity. Other
-    attributes are those of `grpc.aio.ServicerContext`.
+    The counts keep the server within its memory limits, see `ClientBounds`. Contexts are compared by
+    identity. Other attributes are those of `grpc.aio.ServicerContext`.
     """
 
     _slow = False  # a unary call that takes longer than 20 ms
@@ -68,7 +68,7 @@ class CallContext:
         return ""
 
     def call_on_stop(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the server stops before the call has ended; at once if it stops already."""
+        """Call `callback` when the server stops during the call; immediately if it is already stopping."""
         self._open_calls.call_on_stop(self, callback)
 
     def peer(self) -> str:
@@ -120,7 +120,7 @@ class CallContext:
             self._reader.cancel()
 
     async def read(self) -> Any:
-        """Return the next request message of a stream, `grpc.aio.EOF` after the last."""
+        """Return the next request message of a stream; `grpc.aio.EOF` after the last message."""
         self._bounds.messages.add(self, unary=False)
         try:
             return await self._context.read()
@@ -157,20 +157,20 @@ class CallContext:
         raise AssertionError("abort raises AbortError")
 
     def begin_unary(self) -> None:
-        """Begin to watch whether a unary call becomes slow (20 ms), until `finish`."""
+        """Watch a unary call until `finish`. If it takes longer than 20 ms, `become_slow` is called."""
         self._bounds.slow_calls.add(self)
 
     def begin_last_response(self, size: int) -> None:
-        """Count the bytes of the last response message and the status, if the call is slow, until `finish`.
+        """Count the bytes of the last response message and the status until `finish`, if the call is slow.
 
-        size: of the message in bytes.
+        size: bytes of the message.
         """
         self._response_bytes = size
         if self._slow:
             self._bounds.responses.add(self, size)
 
     def begin_status(self) -> None:
-        """Count the final status of a stream as unread by the client, until `finish`."""
+        """Count the final status of a stream as bytes that the client has not read, until `finish`."""
         if not self._finished:
             self._bounds.responses.add(self, 0)
 
@@ -193,9 +193,9 @@ def _truncate(details: str) -> str:
 
 
 class RpcGuard:
-    """Checks the API key and the restricted API of each gRPC call.
+    """Checks the API key of each gRPC call, and the headers that restricted APIs require (as in Triton).
 
-    open_methods: methods that need no key. apis: the API of each method, by full name.
+    open_methods: methods that need no key. apis: the API of each method, by full name of the method.
     """
 
     def __init__(
@@ -213,9 +213,10 @@ class RpcGuard:
         self._open_methods = open_methods
 
     def receives(self, method: str) -> bool:
-        """Return whether the server reads request messages of a method.
+        """Return whether the server reads the request messages of a method.
 
-        Not of a method that needs no key while others do: unauthenticated clients must not use memory.
+        False for a method that needs no key while other methods do: unauthenticated clients must not use
+        memory.
         """
         return self._keys is None or method not in self._open_methods
 
@@ -264,7 +265,7 @@ class UnaryMethod:
         self._open_calls = open_calls
 
     async def serve(self, _: Any, grpc_context: GrpcContext) -> bytes:
-        """Serve a call from grpc.aio's own server. Return the encoded response.
+        """Serve a call that grpc.aio's own server has accepted. Returns the encoded response.
 
         Registered as a stream-unary method: grpc.aio starts unary handlers only after the message has
         arrived.
@@ -316,10 +317,7 @@ class StreamMethod:
         self._open_calls = open_calls
 
     async def serve(self, requests: Any, grpc_context: GrpcContext) -> None:
-        """Serve a call from grpc.aio until its stream has ended.
-
-        requests: iterates over the request messages.
-        """
+        """Serve a streaming call of grpc.aio until its stream has ended. requests: the incoming messages."""
         context = CallContext(grpc_context, self._bounds, self._open_calls)
         _call_when_sent(context.finish)
         if self._guard is not None:
@@ -338,16 +336,16 @@ def _call_when_sent(callback: Callable[[], None]) -> None:
 
 
 async def _check_guard(guard: RpcGuard, method: str, context: CallContext) -> None:
-    """End a call with a status if its API key or restricted API does not allow it."""
+    """Check the API key and the restricted API of a call; end the call with an error if they forbid it."""
     error = guard.refusal(method, context)
     if error is not None:
         await context.abort(getattr(grpc.StatusCode, error.grpc_code), error.message)
 
 
 class MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not subscriptable at run time
-    """The gRPC method handlers of all dialects (request formats), by the path of a call.
+    """The gRPC method handlers of all dialects (request formats), by path of the method.
 
-    As a generic handler it serves grpc.aio's own server; FastServer uses its tables.
+    grpc.aio's own server uses the object as a generic handler. FastServer uses its tables of methods.
     """
 
     def __init__(
@@ -357,7 +355,7 @@ class MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not s
         bounds: ClientBounds,
         serves_sequences: Callable[[], bool],
     ) -> None:
-        """serves_sequences: returns whether the order of a client's calls matters."""
+        """Collect the handlers. serves_sequences: returns whether the order of a client's calls matters."""
         self.bounds = bounds
         self.serves_sequences = serves_sequences
         self.open_calls = OpenCalls()
@@ -403,8 +401,8 @@ class RpcHandler(ABC):
     ) -> bytes:
         """Run the inference of a unary call. Return its encoded response.
 
-        method: name for the log. read: builds the request for the scheduler from the message `data`; raises
-        ServingError for an invalid message.
+        method: name of the gRPC method for the log. read: builds the inference request from the message
+        `data`; raises ServingError for an invalid message.
         """
         began = time.monotonic()
         request: Request | None = None
@@ -444,9 +442,10 @@ class RpcHandler(ABC):
     async def _predict_stream(
         self, method: str, read: Callable[[bytes, CallContext], Request], context: CallContext
     ) -> None:
-        """Run the inference of a call with one request message, and send a message for each answer.
+        """Run the inference of a call with one request message, and send a response message for each answer.
 
-        An error is the last message, or ends the call with a status. method, read: as for `_predict`.
+        An error is sent as the last message, or ends the call with an error status. method, read: as for
+        `_predict`.
         """
         data = await context.read()
         if data is grpc.aio.EOF:  # type: ignore[attr-defined]
@@ -489,7 +488,7 @@ class RpcHandler(ABC):
         await context.write(message)
 
     def _encode(self, answer: Answer) -> bytes:
-        """Return the message of one of several answers, or of an error."""
+        """Return the response message of one of several answers, or of an error."""
         raise NotImplementedError
 
     async def _end(self, context: CallContext, error: ServingError, code: str, message: str) -> Never:

@@ -68,7 +68,7 @@ class ClientConnection:
         return self.closed
 
     def _query(self, function: Callable[[socket.socket], _Result]) -> _Result | None:
-        """Return the result of a function of the connection's socket; None if the socket is unknown."""
+        """Return `function(socket)` of the connection's socket; None if the socket is unknown."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError), _duplicate(self._descriptor) as sock:
                 if _peer_address(sock) == self._address:
@@ -78,7 +78,7 @@ class ClientConnection:
 
     @staticmethod
     def locate_sockets(connections: Iterable[ClientConnection], ports: Container[int]) -> None:
-        """Find the sockets of connections among the open files of this process, and remember them.
+        """Find the sockets of these connections among the open files of this process, and store them.
 
         ports: the server's gRPC ports. Inspects every open file if the socket of any connection is unknown.
         """
@@ -96,9 +96,9 @@ class ClientConnection:
 
 
 class ListeningSocket:
-    """A listening socket of a gRPC port of this process, to check that the port is still open.
+    """A socket on which gRPC listens in this process. It shows whether gRPC has closed the port.
 
-    gRPC closes it when the server ends, also after a fault.
+    gRPC closes the socket when the server ends, also after a fault.
     """
 
     def __init__(self, descriptor: int, port: int) -> None:
@@ -136,7 +136,7 @@ def _list_descriptors() -> list[int]:
 
 
 def _count_sent_bytes(sock: socket.socket) -> int:
-    """Return the bytes written to a TCP socket: those that the peer has acknowledged, and those queued."""
+    """Return the bytes written to a TCP socket: acknowledged by the client, or queued in the kernel."""
     queued = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0" * 4))[0]
     return int(queued) + _tcp_info_field(sock, _BYTES_ACKED)
 
@@ -147,7 +147,7 @@ def _count_received_bytes(sock: socket.socket) -> int:
 
 
 def _tcp_info_field(sock: socket.socket, offset: int) -> int:
-    """Return a 64-bit field of a socket's `struct tcp_info`. offset: in bytes."""
+    """Return a 64-bit field of a socket's `struct tcp_info`. offset: position of the field in bytes."""
     tcp_info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, offset + 8)
     return int(struct.unpack_from("Q", tcp_info, offset)[0])
 
@@ -175,7 +175,7 @@ def _parse_peer(peer: str) -> _Address:
 
 @contextlib.contextmanager
 def _duplicate(descriptor: int) -> Iterator[socket.socket]:
-    """Context manager: a socket object for a descriptor of this process, which itself stays open."""
+    """Context manager: return a socket object for a duplicate of a descriptor, which itself stays open."""
     duplicate = os.dup(descriptor)
     try:
         sock = socket.socket(fileno=duplicate)
@@ -236,7 +236,7 @@ class _ReadingConnection(ClientConnection):
 
     @property
     def makes_progress(self) -> bool:
-        """Whether the client has read a noticeable number of bytes since the last progress."""
+        """Whether the client has read a noticeable number of bytes since its previous progress."""
         return self._progress_bytes >= _PROGRESS_BYTES
 
     def restart_interval(self, now: float) -> None:
@@ -312,7 +312,7 @@ class UnreadResponses:
             del self._connections[connection.peer]
 
     def _count_on_connection(self, connection: _ReadingConnection, size: int) -> None:
-        """Add response bytes to a connection. Those of a closed connection leave the total."""
+        """Add response bytes to a connection. The total excludes the bytes of closed connections."""
         connection.unread_bytes += size
         if connection.closed:
             self._bytes -= size
@@ -340,7 +340,7 @@ class UnreadResponses:
     def _scan_early(self) -> None:
         """Measure all connections now, because unread response bytes exceed their limit.
 
-        Closes the slowest.
+        Close the slowest connections.
         """
         self._shed_timer = None
         began = time.monotonic()
@@ -350,7 +350,7 @@ class UnreadResponses:
         self._pause_after(began)
 
     def _pause_after(self, began: float) -> None:
-        """Delay the next scan by a multiple of this scan's duration. began: start of the scan."""
+        """Delay the next scan by a multiple of this scan's duration. began: instant when it started."""
         now = time.monotonic()
         self._resume_at = now + _REST * (now - began)
 
@@ -376,7 +376,7 @@ class UnreadResponses:
             connection.update_progress()
 
     def _shed(self, now: float) -> None:
-        """Close the connections that would read longest, until the unread bytes are within the limit."""
+        """Close the connections with the longest estimated reading time, until the limit is met."""
         if self._bytes <= self._max_bytes:
             return
         reason = f"together more than {self._max_bytes} bytes wait; limits.bodies_bytes allows no more"
@@ -425,11 +425,11 @@ class _SendingConnection(ClientConnection):
 
 
 class PartialMessages:
-    """Limits request messages that are still arriving, in time and in total bytes.
+    """Limits request messages that are still arriving: their time, and their total bytes.
 
-    The message of a unary call must arrive within `limits.body_timeout_s`. While the front-end process uses
-    more than `limits.bodies_bytes` of memory, and incomplete messages may use more than that, the connection
-    that has sent most is closed.
+    The message of a unary call must arrive within `limits.body_timeout_s`. While both the memory of the
+    front-end process and the estimated bytes of incomplete messages exceed `limits.bodies_bytes`, the
+    connection that has sent most is closed.
     """
 
     def __init__(self, limits: Limits, ports: Collection[int], access_log: AccessLog) -> None:
@@ -452,7 +452,7 @@ class PartialMessages:
             self._scan_timer = loop.call_later(_MESSAGE_SCAN_INTERVAL_S, self._scan)
 
     def remove(self, call: CallContext) -> None:
-        """Stop watching a call: its message has arrived, or none will."""
+        """Stop watching a call: its message has arrived, or no message will arrive."""
         peer = self._peers.pop(call, "")
         self._unary.pop(call, None)
         if peer and peer in self._connections:
@@ -522,7 +522,7 @@ class SlowCalls:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, call: CallContext) -> None:
-        """Watch a call from its start until `remove`."""
+        """Watch a call from its start until `remove`, to report it if it becomes slow."""
         self._calls[call] = time.monotonic()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_SLOW_AFTER_S, self._report)
@@ -545,7 +545,7 @@ class SlowCalls:
 
 
 class ClientBounds:
-    """The memory limits of one gRPC server for slow clients: on incomplete messages and on unread responses.
+    """The memory limits for slow clients of one gRPC server: on incomplete requests and on unread responses.
 
     ports: the gRPC ports of the service.
     """

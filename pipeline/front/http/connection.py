@@ -95,29 +95,29 @@ class HttpRequest(msgspec.Struct, eq=False):
         self._connection.respond(self, status, head, body)
 
     def begin_chunks(self, status: int, head: bytes) -> None:
-        """Begin a response that is sent in chunks, until `end_chunks`. head: as in `respond`."""
+        """Begin a response whose body is sent in chunks, until `end_chunks`. head: as in `respond`."""
         self.has_begun = True
         self._connection.begin_chunks(self, status, head)
 
     def send_chunk(self, data: bytes, acknowledge: Callable[[], None]) -> None:
-        """Send a part of the response. acknowledge: called once the client reads what was sent before."""
+        """Send a part of the response body. acknowledge: called once the client has read earlier parts."""
         self._connection.send_chunk(self, data, acknowledge)
 
     def end_chunks(self) -> None:
-        """End the response."""
+        """End the chunked response."""
         self._connection.end_chunks(self)
 
     def reject_overload(self, reject: Reject, deadline: float) -> None:
-        """Call `reject`, which sends an overload error: now, or later to a client that retries without pause.
+        """Call `reject`, which sends an overload error: now, or delayed if the client retries without pause.
 
-        deadline: instant of time.monotonic() at which the request expires; the response is not held beyond
+        deadline: instant of time.monotonic() at which the request expires; the response is not delayed beyond
         it.
         """
         self._connection.reject_overload(self, reject, deadline)
 
 
 class HttpApplication(ABC):
-    """Base class of applications behind the HTTP server: a subclass responds to the requests of a port."""
+    """Base class of the applications behind the HTTP server. A subclass responds to requests."""
 
     @abstractmethod
     def handle(self, request: HttpRequest) -> None:
@@ -125,9 +125,9 @@ class HttpApplication(ABC):
 
     @abstractmethod
     def check_body(self, method: str, path: str, length: int | None) -> None:
-        """Raise ServingError to reject a request by its headers, before its body is received.
+        """Raise ServingError to reject a request because of its headers, before the server receives its body.
 
-        length: of the body in bytes, None for a chunked body. Called only for bodies that are larger than
+        length: bytes of the body; None for a chunked body. Called only for bodies that are larger than the
         headers may be.
         """
 
@@ -140,7 +140,7 @@ class HttpApplication(ABC):
 
     @abstractmethod
     def log_refusal(self, error: ServingError, client: str) -> None:
-        """Log the rejection of an incomplete or invalid request. client: its address."""
+        """Log that an incomplete or invalid request was rejected. client: the client's address."""
 
     @abstractmethod
     def log_unread(self, message: str) -> None:
@@ -150,7 +150,7 @@ class HttpApplication(ABC):
 class Connection(OpenConnection):
     """The server side of one HTTP/1.1 connection, as an asyncio protocol.
 
-    Responds in the order of the requests. A pipelined request waits for those before it.
+    Responses are sent in the order of the requests: a pipelined request waits for all earlier requests.
     """
 
     def __init__(self, app: HttpApplication, listener: Listener) -> None:
@@ -177,7 +177,7 @@ class Connection(OpenConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection.
 
-        Over `limits.max_connections`, an idle connection or this one is closed.
+        Over `limits.max_connections`, an idle connection or the new one is closed.
         """
         self._transport = cast(asyncio.Transport, transport)
         connections = self._listener.connections
@@ -213,7 +213,8 @@ class Connection(OpenConnection):
     def eof_received(self) -> bool:
         """Return whether to keep the connection open after the client has closed its sending side.
 
-        Such a client (`nc -N`) gets the responses to its complete requests. Called by asyncio.
+        A client that half-closes its connection (`nc -N`) gets the responses to its complete requests. Called
+        by asyncio.
         """
         if self._current is None and not self._waiting and not self._unparsed:
             return False
@@ -250,7 +251,7 @@ class Connection(OpenConnection):
     ) -> None:
         """Send the response to the current request, unless the client has left, and begin the next request.
 
-        length: header line that replaces Content-Length.
+        length: a header line to send in place of Content-Length.
         """
         if request is not self._current or self._transport.is_closing():
             return
@@ -261,7 +262,7 @@ class Connection(OpenConnection):
         self._end_response(request, last=last)
 
     def _is_last(self, request: HttpRequest) -> bool:
-        """Return whether the response to this request closes the connection."""
+        """Return whether the connection closes after the response to this request."""
         last = self._listener.draining or not request.keep_alive
         return last or (self._half_closed is not None and not self._waiting)
 
@@ -314,7 +315,7 @@ class Connection(OpenConnection):
     def reject_overload(self, request: HttpRequest, reject: Reject, deadline: float) -> None:
         """Call `reject`, which sends an overload error: now, or HOLD_S later if the client retries early.
 
-        deadline: instant of time.monotonic(); a rejection that would be later is sent now.
+        deadline: instant of time.monotonic(); the error is sent now if HOLD_S would end after the deadline.
         """
 
         def send_rejection() -> None:
@@ -336,9 +337,10 @@ class Connection(OpenConnection):
     def _write_response(
         self, status: int, head: bytes, body: Part, method: str = "", length: bytes | None = None
     ) -> None:
-        """Write a response to the socket. method: of the request; HEAD gets no body.
+        """Write a response to the socket.
 
-        length: header line that replaces Content-Length.
+        method: method of the request; no body is sent for HEAD. length: a header line to send in place of
+        Content-Length.
         """
         length_line = b"content-length: %d\r\n" % len(body) if length is None else length
         start = b"%b%b%b%b\r\n" % (STATUS_LINES[status], self._listener.date_line, head, length_line)
@@ -429,8 +431,8 @@ class Connection(OpenConnection):
     def _send_error(self, error: ServingError) -> None:
         """Send an error for invalid or oversized data, then close the connection.
 
-        Earlier requests get their responses first; their last response then closes the connection, without
-        the error.
+        If earlier requests are in progress, the error is not sent: the last of their responses closes the
+        connection.
         """
         self._refusal = error
         self._refused_at = self.seen_at
@@ -456,7 +458,7 @@ class Connection(OpenConnection):
         return self._reader.arriving_bytes
 
     def refuse_body(self, error: ServingError) -> None:
-        """Reject the request whose body is arriving, if any, and free the bytes that it has sent."""
+        """Reject the request whose body is arriving, if any, and free the received part of the body."""
         if self.arriving_bytes:
             self._send_error(error)
 
@@ -485,7 +487,7 @@ class Connection(OpenConnection):
 
 
 class RequestReader:
-    """Parses the bytes of an HTTP connection with httptools. Appends each complete request to `requests`."""
+    """HTTP parser of one connection, built on httptools: appends each complete request to `requests`."""
 
     def __init__(
         self, connection: Connection, app: HttpApplication, listener: Listener, requests: deque[HttpRequest]
@@ -515,10 +517,10 @@ class RequestReader:
         self._refusal: ServingError | None = None
 
     def parse(self, data: bytes, now: float) -> bytes:
-        """Parse received data until a request is complete. Return the unparsed rest. now: time.monotonic().
+        """Parse received data until a request is complete. Return the data that is not parsed yet.
 
-        Raises ServingError for invalid or oversized data. A request of 18 bytes takes 400 once it is parsed,
-        so pipelined requests are parsed one by one.
+        now: time.monotonic(). Raises ServingError for invalid or oversized data. A parsed request of 18 bytes
+        takes 400 bytes of memory, so pipelined requests are parsed one by one.
         """
         self._read_at = now
         if self.receiving_since is None:
@@ -571,13 +573,14 @@ class RequestReader:
         self._body = b""
 
     def close(self) -> None:
-        """Free the parser and the buffers when the connection ends. Breaks a reference cycle with both."""
+        """Free the parser and the buffers when the connection ends; this breaks a reference cycle."""
         self.drop()
         del self._parser, self._connection
 
     def _parse_piece(self, piece: bytes | memoryview) -> bytes:
-        """Feed data to the parser. Return b"", or for an upgrade request the data to parse in its place.
+        """Feed data to the parser. Return the data to parse next.
 
+        The data is empty except for an upgrade request, which is parsed again without its upgrade headers.
         Raises ServingError for invalid or oversized data.
         """
         self._arrived_bytes += len(piece)
@@ -633,7 +636,7 @@ class RequestReader:
             headers[name] = value
 
     def _repeat(self, name: bytes, value: bytes) -> None:
-        """Handle a repeated header: reject a second Host, join Connection and Transfer-Encoding lists."""
+        """Handle a repeated header: reject a second Host, join values of Connection and Transfer-Encoding."""
         if name == b"host":
             self._leave_parser(bad_request("The request has more than one Host header."))
         if name in (_CONNECTION, _TRANSFER_ENCODING):
@@ -717,9 +720,9 @@ class RequestReader:
         self._requests.append(request)
 
     def _shed_bodies(self) -> None:
-        """Keep bodies within `limits.bodies_bytes`: reject (503) requests with the largest incomplete bodies.
+        """Keep all bodies together within `limits.bodies_bytes`: reject (503) the largest incomplete bodies.
 
-        Requests with small bodies go on.
+        Requests with small bodies continue.
         """
         max_bytes = self._max_bodies_bytes
         error = NotReady(
@@ -734,7 +737,7 @@ class RequestReader:
     def _leave_parser(self, error: ServingError) -> None:
         """Stop the parser, from one of its callbacks, with an exception.
 
-        The parser does not keep the cause, so `_parse_piece` raises `error`.
+        The parser hides the cause of the exception, so `_parse_piece` raises the stored `error`.
         """
         self._refusal = error
         raise httptools.HttpParserError(error.message)

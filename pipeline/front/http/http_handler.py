@@ -47,14 +47,17 @@ _RESPONSES_PER_TURN = 32  # of the event loop: each response is copied into its 
 
 
 class FiguresPage:
-    """Responds to requests for a page of figures, such as /metrics. It is rendered at most once per interval.
+    """Responds to requests for a page with live figures, such as /metrics.
 
-    Requests within the interval share the next rendering, so that scrapes cost little CPU and no response is
-    older than its request.
+    The page is rendered at most once per interval. Requests within the interval wait for and share the next
+    rendering, so that scrapes cost little CPU and no response is older than its request.
     """
 
     def __init__(self, head: bytes, render: Callable[[], bytes], interval_s: float) -> None:
-        """head: header lines. render: returns the body. interval_s: least time between two renderings."""
+        """Create the page. render: returns the body. head: header lines of the response.
+
+        interval_s: minimum seconds between two renderings.
+        """
         self._head = head
         self._render_body = render
         self._interval_s = interval_s
@@ -62,7 +65,7 @@ class FiguresPage:
         self._waiting: deque[HttpRequest] = deque()
 
     def respond(self, request: HttpRequest) -> None:
-        """Send the page now, or with the next rendering within `interval_s`."""
+        """Send the page now; within `interval_s` of the last rendering, send it after the next rendering."""
         now = time.monotonic()
         if not self._waiting and now >= self._rendered_at + self._interval_s:
             request.respond(200, self._head, self._render())
@@ -81,7 +84,7 @@ class FiguresPage:
         self._respond_to_some(waiting, self._render())
 
     def _respond_to_some(self, waiting: deque[HttpRequest], body: bytes) -> None:
-        """Send the page to waiting requests, some in each iteration of the event loop."""
+        """Send the rendered page to waiting requests, to a limited number in each event loop iteration."""
         for _ in range(min(_RESPONSES_PER_TURN, len(waiting))):
             waiting.popleft().respond(200, self._head, body)
         if waiting:
@@ -112,13 +115,14 @@ Page = Callable[[], tuple[int, bytes, bytes]]
 class Routes:
     """Maps URL paths to the HTTP handlers of dialects (request formats such as KServe v2).
 
-    The prefix "/v1/" matches all paths below it that no other handler has. "/v2" matches that path alone.
+    The prefix "/v1/" matches all paths below it that have no handler of their own. "/v2" matches only itself.
     """
 
     def __init__(self, handlers: Mapping[str, HttpHandler]) -> None:
-        """Create the routing table. handlers: HTTP handlers by path or prefix.
+        """Create the routing table. Raises ConfigError if there is no handler for "/".
 
-        Raises ConfigError without a handler for "/", which gets all paths that no other handler has.
+        handlers: HTTP handlers by path or prefix. The handler of "/" gets all paths that have no other
+        handler.
         """
         if EVERYTHING_ELSE not in handlers:
             raise ConfigError(f"no dialect that is installed answers below {EVERYTHING_ELSE!r}")
@@ -126,10 +130,10 @@ class Routes:
         self.default = self._handlers[EVERYTHING_ELSE]
 
     def handler(self, path: str, method: str = "") -> HttpHandler | None:
-        """Return the handler of a path, or None if no dialect has the path.
+        """Return the dialect handler of a path; None if no dialect serves the path.
 
-        Then a page of the server or the handler of "/" responds. method: HTTP method, which matters for the
-        path "/" alone.
+        With None, a page of the server or the handler of "/" responds. method: HTTP method, which matters
+        only for the path "/".
         """
         if path == EVERYTHING_ELSE and method == "POST":
             roots = (handler for handler in self._handlers.values() if handler.serves_root())
@@ -147,7 +151,8 @@ class Routes:
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
         """Return header lines and body of the error response to an incomplete or invalid request.
 
-        The dialect of the path formats it. url: the request target, as far as it was received.
+        The dialect that serves the path formats the error. url: the request target, as far as it was
+        received.
         """
         head, body = (self.handler(url.decode("latin-1")) or self.default).refusal(error)
         return head + refusal_headers(error), body
@@ -163,9 +168,10 @@ class HttpApp(HttpApplication):
         paths: Callable[[], Mapping[str, Any]],
         overview: Callable[[], bytes] = bytes,
     ) -> None:
-        """Create the application. paths: returns the `paths` of the dialects for /openapi.json.
+        """Create the application. paths: returns the OpenAPI paths of the dialects, for /openapi.json.
 
-        overview: returns the body of /overview.json, which a shard leaves to the front.
+        overview: returns the body of /overview.json. Omitted in a shard, which leaves that page to the
+        front-end process.
         """
         self._scheduler = scheduler
         self._access_log = scheduler.access_log
@@ -203,7 +209,7 @@ class HttpApp(HttpApplication):
             request.respond(*page())
 
     def check_body(self, method: str, path: str, length: int | None) -> None:
-        """Raise NotAllowed or TooLarge for a large body of a request for a page, before it is received."""
+        """Raise NotAllowed or TooLarge for a large body sent to a page, before the body is received."""
         handler = self._routes.handler(path)
         is_page = path in self._pages or path in self._figures_pages
         if is_page or (handler is not None and path in handler.pages):
@@ -216,8 +222,8 @@ class HttpApp(HttpApplication):
     def _respond_at_root(self, request: HttpRequest) -> None:
         """Respond to GET /: redirect browsers to /docs, and tell other clients that the service is alive.
 
-        The report is that of KServe v1. A model repository has no page at "/" for other clients, as in
-        Triton.
+        The liveness response has the format of KServe v1. A server with a model repository has no page at "/"
+        for clients other than browsers, as in Triton.
         """
         if "text/html" in header(request, b"accept"):
             request.respond(302, b"location: %b\r\n" % DOCS.encode(), b"")
@@ -250,7 +256,7 @@ class HttpApp(HttpApplication):
 class HttpHandler(ABC):
     """Base class of the HTTP side of a dialect (request format such as KServe v2).
 
-    A subclass parses requests (`_read`), and writes errors (`refuse` and `refusal`).
+    A subclass parses requests (`_read`), and formats errors (`refuse` and `refusal`).
     """
 
     name: ClassVar[str]  # endpoint name in metrics and log
@@ -263,10 +269,9 @@ class HttpHandler(ABC):
         self._traces = scheduler.traces
 
     def handle(self, request: HttpRequest, read: Callable[[], Request | None] | None = None) -> None:
-        """Parse a request, start its inference, and respond when the result is there.
+        """Parse a request, start its inference, and send the result as the response. Errors become responses.
 
-        Errors become error responses. read: parses the request in place of `_read`; returns None if the
-        response is sent already.
+        read: parses the request in place of `_read`; returns None if it has already sent a response.
         """
         try:
             if b"content-encoding" in request.headers and not self.decodes:
@@ -323,7 +328,8 @@ class HttpHandler(ABC):
     def _scan_first(self, request: HttpRequest) -> bool:
         """Scan a large body in a thread before `handle` parses it. Return whether a scan was started.
 
-        The scan calls `handle` again with its own `read`. The default scans nothing.
+        After the scan, `handle` is called again with a `read` that uses the scan's result. This default
+        implementation scans nothing.
         """
         return False
 
@@ -333,9 +339,10 @@ class HttpHandler(ABC):
 
     @abstractmethod
     def _read(self, request: HttpRequest) -> Request | None:
-        """Parse an HTTP request into an inference request. Raises ServingError for an invalid request.
+        """Parse an HTTP request into an inference request; None if the method has already sent a response.
 
-        Return None if the response is sent already, such as that of a metadata page.
+        Requests for a metadata page, for example, are answered immediately. Raises ServingError for an
+        invalid request.
         """
 
     def find_api(self, path: str) -> str:
@@ -354,9 +361,9 @@ class HttpHandler(ABC):
         """Send an error response in the dialect's format, and log it. head: additional header lines."""
 
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
-        """Send the response body that a worker encoded, by default as JSON. head: additional header lines.
+        """Send a response body that a worker has encoded, by default with the content type of JSON.
 
-        parts: the parts of the encoded body.
+        head: additional header lines. parts: the parts of the encoded body.
         """
         request.respond(200, JSON + head, parts[0])
 
@@ -404,7 +411,7 @@ class NotAllowed(ServingError):
 
 
 class UnsupportedEncoding(MalformedBody):
-    """Raised for a compressed body whose Content-Encoding the path does not decode (415)."""
+    """Raised for a compressed request body whose Content-Encoding the endpoint can't decode (415)."""
 
     http_status = 415
     encodings = "identity"
@@ -420,9 +427,9 @@ def check_content_encoding(request: HttpRequest) -> None:
 
 
 def check_page_body(path: str, length: int | None, limits: Limits) -> None:
-    """Raise TooLarge (413) for a large or chunked body of a request for a page such as /metrics.
+    """Raise TooLarge (413) if a request for a page such as /metrics has a large or chunked body.
 
-    length: of the body in bytes; None for a chunked body.
+    length: bytes of the body; None for a chunked body.
     """
     if length is None or length > limits.header_bytes:
         raise TooLarge(f"a request for {path} has no body: one of {limits.header_bytes} bytes is passed over")
@@ -441,13 +448,13 @@ def refusal_headers(error: ServingError) -> bytes:
 
 
 def retry_after(error: ServingError) -> bytes:
-    """Return the Retry-After header line for an error; empty for an error without a delay to retry after."""
+    """Return the Retry-After header line for an error; empty if the error has no retry delay."""
     wait_s = getattr(error, "retry_after_s", None)
     return b"" if wait_s is None else b"retry-after: %d\r\n" % max(1, math.ceil(wait_s))
 
 
 def header(request: HttpRequest, name: bytes) -> str:
-    """Return the value of a request header as text; empty without the header. name: in lower case."""
+    """Return the value of a request header as text; empty if the header is missing. name: in lower case."""
     return request.headers.get(name, b"").decode("latin-1")
 
 
@@ -468,10 +475,10 @@ _FORMATS = {  # first bytes -> media type, description
 
 
 def raw_input(request: HttpRequest, raw_bodies: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return inputs from a body that is a file (an image, say) or a multipart form, by input name.
+    """Return the inputs in a body that is a file (such as an image) or a multipart form, by input name.
 
-    None if the body has another media type, which the dialect parses. raw_bodies: input name by media type,
-    see `App`. Raises MalformedBody or InvalidInput for an invalid form.
+    None if the body has another media type; the dialect then parses the body. raw_bodies: input name by media
+    type, see `App`. Raises MalformedBody or InvalidInput for an invalid form.
     """
     if not raw_bodies:
         return None
@@ -484,10 +491,10 @@ def raw_input(request: HttpRequest, raw_bodies: Mapping[str, str]) -> dict[str, 
 
 
 def _form_inputs(parts: Sequence[FormPart], raw_bodies: Mapping[str, str]) -> dict[str, Any]:
-    """Return the model inputs in a multipart form: bytes for inputs that take files, text for other fields.
+    """Return the model inputs in a multipart form: bytes for inputs that accept files, text for other fields.
 
-    The field name of a file decides its input, then the media type of the file, then the only input that
-    there is. raw_bodies: input name by media type.
+    A file is assigned to an input by its field name, else by its media type, else to the only file input.
+    raw_bodies: input name by media type.
     """
     inputs: dict[str, Any] = {}
     names = list(dict.fromkeys(raw_bodies.values()))
@@ -515,9 +522,9 @@ def _decode_field(part: FormPart) -> str:
 
 
 def _find_raw_input(media: str, body: bytes, raw_bodies: Mapping[str, str]) -> str | None:
-    """Return the name of the input for a body of this media type; None if no input gets such files.
+    """Return the name of the input that accepts a body of this media type; None if no input does.
 
-    Clients such as curl send a default media type: then the first bytes of the body decide.
+    Clients such as curl send a default media type. Then the first bytes of the body decide.
     """
     if media in _DEFAULT_MEDIA_TYPES:
         media, _ = _sniff_media_type(body) or (media, "")
@@ -550,13 +557,13 @@ _PORTS = {"http": "80", "https": "443"}
 
 
 def refuse_cross_site(request: HttpRequest) -> None:
-    """Raise CrossSite (403 or 415) for a request that a web page of another origin can make a browser send.
+    """Raise CrossSite (403 or 415) for a request that a browser may have sent for a page of another origin.
 
     For endpoints that change the server: a web page must not change a server that only its visitor can reach.
     Browsers send requests with the content type of a form or text/plain to any server, without a preflight
     request. They name the page's origin in `Origin`, and its relation to the server in `Sec-Fetch-Site`.
-    Requests without a content type are allowed: Triton's clients send none, and a browser adds an Origin. The
-    content type of a form is allowed from a program that is no browser.
+    Requests without a content type are allowed: Triton's clients send none, and a browser adds an Origin.
+    Programs other than browsers may use the content type of a form.
     """
     site = header(request, b"sec-fetch-site").strip().lower()
     if site not in _SAME_SITE:
@@ -573,14 +580,14 @@ def refuse_cross_site(request: HttpRequest) -> None:
 
 
 def _is_same_origin(origin: str, host: str) -> bool:
-    """Whether an Origin header names this server, as the Host header of the request names it."""
+    """Return whether a request's Origin header names the same host and port as its Host header."""
     scheme, _, name = origin.lower().partition("://")
     port = _PORTS.get(scheme, "")
     return bool(name) and _with_port(name, port) == _with_port(host.strip().lower(), port)
 
 
 def _with_port(name: str, default: str) -> str:
-    """Return a host name with its port, or with the default port."""
+    """Return a host name with its port; a host name without a port gets the default port."""
     host, colon, port = name.rpartition(":")
     if not colon or port.endswith("]"):  # no port: a name, or an address of IPv6 alone
         return f"{name}:{default}"
@@ -591,7 +598,7 @@ _METRICS_ENDPOINT = "metrics"
 
 
 class MetricsApp(HttpApplication):
-    """The HTTP application of the separate metrics port: /metrics alone, no models."""
+    """The HTTP application of the separate metrics port. It serves only /metrics, no models."""
 
     def __init__(self, scheduler: Scheduler, routes: Routes) -> None:
         self._routes = routes
@@ -628,7 +635,7 @@ class MetricsApp(HttpApplication):
 
 
 class HandlerApp(HttpApplication):
-    """The HTTP application of a separate port whose requests one handler of a dialect answers."""
+    """The HTTP application of a separate port, all of whose requests go to one handler of a dialect."""
 
     def __init__(
         self,
@@ -637,7 +644,10 @@ class HandlerApp(HttpApplication):
         parse_request: Callable[[HttpRequest], Request | None],
         has_body: Callable[[str], bool],
     ) -> None:
-        """parse_request: parses the requests of this port. has_body: whether requests to a path have one."""
+        """Create the application. parse_request: parses the requests of this port.
+
+        has_body: returns whether requests to a path may have a body.
+        """
         self._handler = handler
         self._parse_request = parse_request
         self._has_body = has_body

@@ -27,14 +27,14 @@ _RETRY_S = 1.0  # pause when the process has too many open files
 
 
 class Acceptor:
-    """Accepts connections on listening sockets, for TLS handshakes or for shards."""
+    """Accepts connections on listening sockets, to begin TLS handshakes or to pass connections to shards."""
 
     def __init__(self, accepted: Callable[[socket.socket], None]) -> None:
-        """accepted: called with each new connection."""
+        """Create the acceptor. accepted: called with each new connection."""
         self._accepted = accepted
 
     def listen(self, listening: socket.socket) -> None:
-        """Accept clients on a listening socket until `close`."""
+        """Accept clients on a listening socket, until `close` is called for the socket."""
         listening.setblocking(False)
         asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
@@ -44,7 +44,7 @@ class Acceptor:
         listening.close()
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept some of the waiting clients. Pauses for a second if the process has too many open files."""
+        """Accept a limited number of waiting clients. Pauses for a second if too many files are open."""
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 connection, _ = listening.accept()
@@ -64,9 +64,9 @@ class Acceptor:
 
 
 class TlsHandshakes:
-    """Begins the TLS handshakes of new connections, with a limit on handshakes in progress.
+    """Performs the TLS handshakes of new connections, with a limit on handshakes in progress.
 
-    asyncio's server would not limit them. A client in the handshake counts against `max_connections`.
+    asyncio's own server would not limit them. A client in the handshake counts against `max_connections`.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class TlsHandshakes:
         limits: Limits,
         connections: Callable[[], int],
     ) -> None:
-        """protocol: creates the protocol of a new connection.
+        """Create the limiter. protocol: creates the asyncio protocol of a new connection.
 
-        connections: returns the number of connections after their handshake.
+        connections: returns the number of connections whose handshake is complete.
         """
         self._protocol = protocol
         self._certificates = certificates
@@ -145,10 +145,11 @@ class HttpServer:
         guard: HttpGuard | None = None,
         shards: Shards | None = None,
     ) -> None:
-        """Create the server, without listening. ports: address and port by config key.
+        """Create the server, without listening.
 
-        An empty address means every interface. certificates: with them the ports serve TLS only. guard:
-        checks API keys; None for no check. shards: get the new connections.
+        ports: address and port by config key. An empty address means every interface. certificates: if set,
+        the ports serve only TLS. guard: checks API keys; None for no check. shards: if set, new connections
+        are passed to these worker processes.
         """
         self._ports = ports
         self._sockets: list[socket.socket] = []
@@ -169,7 +170,7 @@ class HttpServer:
 
     @property
     def ports(self) -> list[int]:
-        """The open ports."""
+        """The numbers of the open ports."""
         return [each.getsockname()[1] for each in self._sockets]
 
     @contextlib.asynccontextmanager
@@ -205,9 +206,10 @@ class HttpServer:
         self._sockets.clear()
 
     async def stop_listening(self) -> None:
-        """Stop accepting connections: take those that the kernel has queued, then close the ports.
+        """Stop accepting connections: accept those that the kernel has queued, then close the ports.
 
-        Open connections stay; each is closed by its next response. Shards give theirs back.
+        Open connections stay open until their next response. Shards give their connections back to this
+        process.
         """
         self._listener.draining = True
         self._listener.held.send_all()
@@ -232,21 +234,21 @@ class HttpServer:
             await asyncio.get_running_loop().connect_accepted_socket(self._connection, accepted)
 
     def _adopt(self, connection: socket.socket) -> None:
-        """Serve a connection that no shard serves."""
+        """Serve a connection in this process, because no shard serves it."""
         task = asyncio.create_task(self._connect(connection))
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)
 
     @property
     def _is_open(self) -> bool:
-        """Whether a connection is open, here or in a shard, or about to be."""
+        """Whether a connection is open, here or in a shard, or about to be, as in a TLS handshake."""
         in_shards = self._shards is not None and bool(self._shards.connections or self._adopting)
         return bool(self._listener.connections or self._handshakes or in_shards)
 
     async def until_silent(self, timeout_s: float) -> None:
         """Serve the open connections until all are closed, or for `timeout_s` plus SILENT_S seconds.
 
-        Closes each connection without data for SILENT_S.
+        Closes each connection that has had no traffic for SILENT_S seconds.
         """
         started = time.monotonic()
         over = started + timeout_s + SILENT_S
@@ -262,7 +264,7 @@ class HttpServer:
 
 
 def bind_all(ports: Mapping[str, tuple[str, int]]) -> list[socket.socket]:
-    """Return a listening socket for each port. Raises StartFailed, and opens none, if a port is in use."""
+    """Return a listening socket for each port. If a port is in use, raises StartFailed and opens no port."""
     with contextlib.ExitStack() as opened:
         sockets = [opened.enter_context(bind(*place, name)) for name, place in ports.items()]
         opened.pop_all()
@@ -270,7 +272,7 @@ def bind_all(ports: Mapping[str, tuple[str, int]]) -> list[socket.socket]:
 
 
 def bind(address: str, port: int, name: str) -> socket.socket:
-    """Return a listening socket. Without an address, on all IPv4 and, if available, IPv6 interfaces.
+    """Return a listening socket; without an address, on all IPv4 and, if available, IPv6 interfaces.
 
     name: config key of the port, for the error. Raises StartFailed if the port is in use, or the address does
     not belong to this machine.

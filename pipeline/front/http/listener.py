@@ -38,9 +38,9 @@ Reject = Callable[[], None]
 
 
 class HeldRejections:
-    """Delays overload errors by HOLD_S for clients that retry without pause, and would take most of the CPU.
+    """Delays overload errors by HOLD_S for clients that retry immediately, which would take most of the CPU.
 
-    Each connection holds one delayed error at most. All share one timer.
+    Each connection has at most one delayed error. All connections share one timer.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class HeldRejections:
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._send_due)
 
     def _send_due(self) -> None:
-        """Send the errors whose delay is over, and set the timer for the next."""
+        """Send the errors whose delay is over, and set the timer for the next error."""
         now = time.monotonic()
         for _ in range(min(MAX_REJECTIONS_PER_TURN, len(self._held))):
             if self._held[0][0] > now:
@@ -79,9 +79,9 @@ class HeldRejections:
 
 
 class OpenConnection(asyncio.Protocol, ABC):
-    """Base class of HTTP's `Connection`: the part that the shared limits of a server use.
+    """Base class of `Connection`: the part that enforces the limits which all connections of a server share.
 
-    Closes idle connections, and aborts those that do not read.
+    It closes idle connections, and aborts connections whose clients do not read.
     """
 
     _listener: Listener
@@ -108,7 +108,7 @@ class OpenConnection(asyncio.Protocol, ABC):
 
     @abstractmethod
     def refuse_body(self, error: ServingError) -> None:
-        """Reject the request whose body is arriving, if any, and free the bytes that it has sent."""
+        """Reject the request whose body is arriving, if any, and free the received part of the body."""
 
     @abstractmethod
     def close_if_slow(self, now: float) -> None:
@@ -129,7 +129,7 @@ class OpenConnection(asyncio.Protocol, ABC):
     def abort_if_unread(self, now: float) -> None:
         """Abort the connection if its client has read no response bytes for `limits.body_timeout_s`.
 
-        A close would wait for the unsent bytes. now: time.monotonic().
+        An ordinary close would wait until the unsent bytes are read. now: time.monotonic().
         """
         unsent = self.unsent_bytes
         if unsent != self._unsent_bytes:
@@ -217,7 +217,7 @@ class Listener:
             await asyncio.sleep(_WATCH_EVERY_S)
 
     def end_turn(self) -> None:
-        """Begin no more requests in this event loop iteration; count anew in the next.
+        """Begin no more requests in this event loop iteration. The next iteration resets the counts.
 
         While 1,024 sockets are readable, libuv polls again, up to 48 times (its issue 282). Without a bound,
         timers, dispatches and gRPC would stand still for seconds.
@@ -229,8 +229,8 @@ class Listener:
     def postpone(self, connection: OpenConnection, *, pipelined: bool) -> None:
         """Call the connection's `go_on` in a later iteration of the event loop.
 
-        pipelined: its request arrived before the response to the previous one. Such requests begin after all
-        others, so that clients with many pipelined requests delay no health check.
+        pipelined: whether its request arrived before the response to the previous request. Pipelined requests
+        begin after all others, so that clients with many of them do not delay health checks.
         """
         if not connection.postponed:
             connection.postponed = True
@@ -238,7 +238,7 @@ class Listener:
             self.end_turn()
 
     def _next_turn(self) -> None:
-        """Begin a new iteration: reset its counts, and resume the postponed connections."""
+        """Reset the counts for a new event loop iteration, and resume the postponed connections."""
         self.begun, self.spent_s, self._turn_ends = 0, 0.0, False
         self._resume(self._postponed, 1)
         self._resume(self._pipelining, 1)  # one in each turn, however many others wait
@@ -248,9 +248,9 @@ class Listener:
             self.end_turn()
 
     def _resume(self, connections: deque[OpenConnection], count: int) -> None:
-        """Call `go_on` of the first `count` connections while this event loop iteration has room.
+        """Call `go_on` of the first `count` connections, while this event loop iteration may begin requests.
 
-        Connections that are postponed again come last.
+        A connection that is postponed again moves to the end of the queue.
         """
         for _ in range(min(count, len(connections))):
             if self.begun >= MAX_REQUESTS_PER_TURN or self.spent_s > MAX_TURN_S:
@@ -260,9 +260,9 @@ class Listener:
             connection.go_on()
 
     def close_later(self, refused: OpenConnection) -> None:
-        """Keep a rejected connection open until its client has read the error.
+        """Keep a rejected connection open, so that its client can read the error.
 
-        If too many are kept, the oldest is closed. For connections over `limits.max_connections`.
+        If too many are open, the oldest is closed. Used for connections over `limits.max_connections`.
         """
         self._rejected.append(refused)
         if len(self._rejected) > max(MIN_REJECTED_CONNECTIONS, self.limits.max_connections // 10):
@@ -276,7 +276,7 @@ class Listener:
     def add_unread(self, connection: OpenConnection) -> None:
         """Count the unsent response bytes of a connection whose client does not read.
 
-        If all together exceed the limit, the connections with the most bytes are aborted.
+        If the total of all connections exceeds its limit, the connections with the most bytes are aborted.
         """
         self.remove_unread(connection)
         self._unread[connection] = size = connection.unsent_bytes
@@ -301,7 +301,7 @@ class Listener:
     def make_room(self) -> bool:
         """Close the 1 % of connections that have been idle longest. Return whether any was closed.
 
-        So clients that only hold connections open do not exclude other clients.
+        Clients that only hold connections open thus do not exclude other clients.
         """
         silent = [connection for connection in self.connections if not connection.busy]
         count = max(1, self.limits.max_connections // 100)
@@ -318,17 +318,18 @@ _CLOSE_WAIT = 8  # tcp_states.h: the client has closed, the server has not
 
 
 class HalfClosed:
-    """Detects that a client which has closed its sending side has left, by sending it "100 Continue".
+    """Detects whether a client that has closed its sending side has left, by sending it "100 Continue".
 
-    A client that has left resets the connection. Any client may be sent a 100 (RFC 9110 section 15.2).
+    The connection of a client that has left is then reset. Any client may be sent a 100 (RFC 9110 section
+    15.2).
     """
 
     def __init__(
         self, transport: asyncio.Transport, waits: Callable[[], bool], on_left: Callable[[], None]
     ) -> None:
-        """Start to probe the client after a moment. waits: returns whether a request is being processed.
+        """Start to probe the client after a short delay.
 
-        on_left: called when the client has left.
+        waits: returns whether a request is being processed. on_left: called when the client has left.
         """
         self._transport = transport
         self._waits = waits

@@ -43,9 +43,9 @@ def parse_form(content_type: str, body: bytes) -> list[FormPart]:
 
 
 def _parse_part(number: int, chunk: bytes) -> FormPart:
-    """Parse headers and content of one part. number: its position, from 1, for errors.
+    """Parse the headers and the content of one part of a form. Raises MalformedBody.
 
-    Raises MalformedBody.
+    number: position of the part, from 1, for the error message.
     """
     end = chunk.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
     if not chunk.startswith(b"\r\n") or end < 0:
@@ -66,7 +66,7 @@ def _parse_part(number: int, chunk: bytes) -> FormPart:
 
 
 def _parse_header(name: str, value: str) -> Message:
-    """Return a message with this header, whose parameters `get_param` finds."""
+    """Return an email message that has this header; its `get_param` finds the header's parameters."""
     message = Message()
     message[name] = value.replace("\r", " ").replace("\n", " ")
     return message

@@ -25,11 +25,9 @@ def openapi(app: App, paths: Mapping[str, Any], models: Mapping[str, Any]) -> di
     """Return the OpenAPI 3.1 document of a service, as a dict for JSON.
 
     paths: paths of the dialects, made with `get` and `operation`. models: description of each model, see
-    `model_cards`.
-
-    Extensions for the page /docs: `x-summary-zh` has each summary in Chinese. `x-model` of an operation names
-    its model. `x-unavailable` has the reasons by name why models of a repository can't be served.
-    `x-raw-bodies` has the inputs that get uploaded files, by media type.
+    `model_cards`. Extensions for the page /docs: `x-summary-zh` is a summary in Chinese. `x-model` of an
+    operation names its model. `x-unavailable` gives, by model name, why a model of the repository can't be
+    served. `x-raw-bodies` gives, by media type, the input that gets an uploaded file.
     """
     service_paths = {
         "/health/live": get("health", "The process answers", "进程存活"),
@@ -76,8 +74,8 @@ def operation(
     """Return an OpenAPI operation: one method of an endpoint.
 
     tag: group of endpoints. zh: the summary in Chinese. body: media types of the request body, see `content`;
-    None for no body. answer: schema of the response; None for no schema. content: media type of the response.
-    model: name of the model that responds.
+    None if there is no body. answer: schema of the response; None if it has no schema. content: media type of
+    the response. model: name of the model that responds.
     """
     good: Schema = {"description": "Answered"}
     if answer is not None:
@@ -91,10 +89,10 @@ def operation(
 def content(
     schema: Schema, example: Any, bodies: Mapping[str, str] | None = None, form: Schema | None = None
 ) -> Schema:
-    """Return the media types of a POST's body, for `operation`. schema, example: of the JSON body.
+    """Return the media types of the body of a POST request, for the parameter `body` of `operation`.
 
-    bodies: example files in base64, by media type; such a file is the whole body. form: the multipart form
-    with files, see `upload_form`.
+    schema, example: schema and example of the JSON body. bodies: example files in base64, by media type; such
+    a file is the whole body. form: the multipart form with files, see `upload_form`.
     """
     media_types: Schema = {JSON: {"schema": schema, **({} if example is None else {"example": example})}}
     for media, encoded in (bodies or {}).items():
@@ -113,8 +111,8 @@ def content(
 def upload_form(raw_bodies: Mapping[str, str], inputs: Iterable[str]) -> Schema | None:
     """Return the OpenAPI schema of the upload form: a file for each raw input, text for each other input.
 
-    raw_bodies: input name by media type. inputs: names of all inputs. None for a service without raw inputs.
-    A CSV file contains whole rows, and is no input itself: its form has no other field.
+    raw_bodies: input name by media type. inputs: names of all inputs. Returns None for a service without raw
+    inputs. A CSV file contains whole rows of inputs, so its form has no other field.
     """
     if not raw_bodies:
         return None
@@ -139,9 +137,9 @@ def upload_form(raw_bodies: Mapping[str, str], inputs: Iterable[str]) -> Schema 
 
 
 def refusals(schema: Schema, *, as_text: bool = False) -> dict[str, Any]:
-    """Return the error responses of an operation (4XX and 5XX). schema: of the JSON error.
+    """Return the error responses (4XX and 5XX) of an OpenAPI operation.
 
-    as_text: clients may also get errors as text/plain.
+    schema: schema of the JSON error. as_text: whether clients may also get errors as text/plain.
     """
     content: Schema = {JSON: {"schema": schema}}
     if as_text:
@@ -174,7 +172,7 @@ def model_cards(scheduler: Scheduler) -> dict[str, Any]:
 
 
 def accepts_requests(model: ServedModel, scheduler: Scheduler) -> bool:
-    """Whether the model accepts requests by its name. A script's Op without a model does not."""
+    """Return whether the model accepts requests by its name. A script's Op without a model accepts none."""
     return not model.op or model.config is not None or scheduler.pools[model.op].signature is not None
 
 
@@ -194,7 +192,7 @@ def _card(model: ServedModel, scheduler: Scheduler) -> dict[str, Any]:
 
 
 def _standing(model: ServedModel, scheduler: Scheduler) -> dict[str, str]:
-    """Return state and reason (READY or UNAVAILABLE) of a model of a repository; empty for other models."""
+    """Return the state (READY or UNAVAILABLE) and the reason of a model of a repository; otherwise {}."""
     if model.config is None:
         return {}
     if scheduler.model_ready(model.key) and not scheduler.has_unloaded(model.key):
@@ -205,7 +203,7 @@ def _standing(model: ServedModel, scheduler: Scheduler) -> dict[str, str]:
 
 
 def _described(model: ServedModel, scheduler: Scheduler) -> dict[str, Any]:
-    """Return the inputs and outputs of a DAG, as serving.yml describes its first Ops and its last Op.
+    """Return the inputs and outputs of a DAG: serving.yml describes them for the first Ops and the last Op.
 
     Empty if one of these Ops has no description.
     """
@@ -243,8 +241,8 @@ _SCRIPTS = (
 def docs_page() -> tuple[bytes, bytes]:
     """Return header lines and body of the page at /docs, which sends test requests from a browser.
 
-    The page is one document that loads no other file, and its policy lets the browser run nothing else. It
-    reads /openapi.json, /health/ready and /overview.json.
+    The page is one document that loads no other file. Its Content-Security-Policy forbids the browser to run
+    any other script. The page reads /openapi.json, /health/ready and /overview.json.
     """
     script = b"\n".join((_FOLDER / f"{name}.js").read_bytes() for name in _SCRIPTS)
     style = (_FOLDER / "page.css").read_bytes()
@@ -264,5 +262,5 @@ def docs_page() -> tuple[bytes, bytes]:
 
 
 def _hash(text: bytes) -> str:
-    """Return the hash of an inline script or style, as a Content-Security-Policy allows it."""
+    """Return the hash of an inline script or style, in the notation of a Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'"

@@ -39,7 +39,10 @@ def check_host(version: str, host: bytes | None) -> None:
 
 
 def check_transfer_encoding(version: str, encoding: bytes) -> None:
-    """Raise ServingError unless the Transfer-Encoding header is "chunked": 400 for HTTP/1.0, else 501."""
+    """Raise ServingError unless the Transfer-Encoding header is "chunked" (501).
+
+    For HTTP/1.0, which has no such header, raises it always (400).
+    """
     if version == HTTP_1_0:
         raise bad_request("HTTP/1.0 has no Transfer-Encoding; send Content-Length.")
     if encoding.strip().lower() != b"chunked":
@@ -50,7 +53,7 @@ def check_transfer_encoding(version: str, encoding: bytes) -> None:
 
 
 def bad_request(message: str) -> ServingError:
-    """Return the error (400) for bytes that are no valid HTTP request. The usage of the service is added."""
+    """Return the error (400) for bytes that are no valid HTTP request. It tells how to use the service."""
     return InvalidInput(f"{message} {USAGE}")
 
 
@@ -69,7 +72,7 @@ def too_slow(part: str, limit_s: float) -> ServingError:
 
 
 def headers_too_large(problem: str) -> ServingError:
-    """Return the error (431) for headers over a limit. problem: completes "the request has ..."."""
+    """Return the error (431) for headers over a limit. problem: the text after "the request has"."""
     return _too_large(f"the request has {problem}", _HEADER_TOO_LARGE)
 
 
@@ -80,14 +83,14 @@ def body_too_large(problem: str) -> ServingError:
 
 
 def _too_large(problem: str, http_status: int, keys: str = "") -> ServingError:
-    """Return an error that says where config.yml sets the limit. keys: text to follow "limits"."""
+    """Return an error whose message tells where config.yml sets the limit. keys: text after "limits"."""
     error = TooLarge(f"{problem}; the limits of this service are in config.yml under limits{keys}")
     error.http_status = http_status
     return error
 
 
 def remove_upgrade_headers(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return the headers without those that ask to switch protocols, such as Upgrade: h2c."""
+    """Return the headers without those that ask to switch to another protocol, such as Upgrade: h2c."""
     remaining = {name: value for name, value in headers.items() if name not in _UPGRADE_OPTIONS}
     options = [option.strip() for option in remaining.pop(b"connection", b"").split(b",")]
     options = [option for option in options if option and option.lower() not in _UPGRADE_OPTIONS]
@@ -97,7 +100,7 @@ def remove_upgrade_headers(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]
 
 
 class HttpGuard:
-    """Authenticates HTTP requests by API key, and checks restricted APIs, before the body is received."""
+    """Checks the API key of HTTP requests, and access to restricted APIs, before the body is received."""
 
     def __init__(
         self,
@@ -124,8 +127,8 @@ class HttpGuard:
     def client(self, url: bytes, headers: Collection[tuple[bytes, bytes]], connection: Client) -> Client:
         """Check the API key and the restricted API of a request. Return its client, for fair queueing.
 
-        connection: returned for a server without API keys. Raises Unauthenticated (401) or RestrictedApi
-        (403).
+        connection: returned as the client if the server has no API keys. Raises Unauthenticated (401) or
+        RestrictedApi (403).
         """
         client = connection
         if self._keys is not None:

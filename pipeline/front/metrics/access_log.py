@@ -24,7 +24,7 @@ UNREAD = "Untaken answers"  # kind of the warnings about clients that read no re
 
 
 class Kind(NamedTuple):
-    """Key under which the log sums up refused requests: kind of error, protocol and client."""
+    """Key by which the log groups rejected requests: the kind of error, the protocol and the client."""
 
     name: str
     endpoint: str
@@ -38,17 +38,18 @@ class Kind(NamedTuple):
 
 @dataclass(slots=True)
 class Sum:
-    """Number of refused requests of a kind since its last log line, and the error message of the latest."""
+    """Number of rejected requests of one `Kind` since its last log line, and the latest error message."""
 
     count: int = 0
     latest: str = ""
 
 
 class AccessLog:
-    """Counts the outcomes of requests for /metrics, and writes refused requests to the log.
+    """Counts the outcomes of requests for /metrics, and logs rejected requests.
 
-    Each request is logged at DEBUG. A refusal is logged at once; further ones of its kind as a sum every ten
-    seconds, so that no client fills the log. Errors that a worker has logged are only counted.
+    At level DEBUG, each request is logged. A rejection is logged immediately, and further rejections of the
+    same kind as one sum every ten seconds, so that no client fills the log. Errors that a worker has already
+    logged are only counted.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -57,16 +58,16 @@ class AccessLog:
         self.follow_level()
 
     def follow_level(self) -> None:
-        """Log each request from now on, or no longer, as the level of the log says."""
+        """Enable or disable the log lines of all requests, as the current level of the logger requires."""
         self.logs_requests = log.isEnabledFor(logging.DEBUG)
 
     def answered(self, endpoint: str) -> None:
-        """Count a request that was answered. endpoint: name of its protocol."""
+        """Count a request with a successful response. endpoint: name of its protocol."""
         self._outcomes[endpoint, 0] += 1
 
     @isolated(None)
     def refused(self, endpoint: str, error: ServingError, client: str) -> None:
-        """Count a request that was refused or failed, and log it or add it to a sum.
+        """Count a rejected or failed request, and log it or add it to a sum of its kind.
 
         client: address of the client, with the name of its API key.
         """
@@ -81,11 +82,14 @@ class AccessLog:
 
     @isolated(None)
     def warn(self, kind: str, text: str) -> None:
-        """Log a warning that belongs to no request. Warnings of the same kind are summed up like refusals."""
+        """Log a warning that concerns no single request.
+
+        Warnings of the same kind are summed up like rejections.
+        """
         self._log_case(Kind(kind, "", "", logging.WARNING), text)
 
     def _log_case(self, kind: Kind, text: str) -> None:
-        """Log a refusal or warning, or only count it if its kind was logged in the last ten seconds."""
+        """Log a rejection or warning. If its kind was logged in the last ten seconds, only count it."""
         counted = self._sums.get(kind)
         if counted is not None:
             counted.count += 1
@@ -102,10 +106,10 @@ class AccessLog:
     def log_request(
         self, endpoint: str, peer: str, what: str, began: float, error: ServingError | None
     ) -> None:
-        """Write the DEBUG log line of one request. Call it only if `logs_requests` is set.
+        """Write the DEBUG log line of one request. Call this method only if `logs_requests` is set.
 
-        what: method and path, or the RPC. began: instant of time.monotonic(). error: None for an answered
-        request.
+        what: method and path, or the gRPC method. began: instant of time.monotonic(). error: None for a
+        successful request.
         """
         took_ms = (time.monotonic() - began) * 1000
         outcome = "ok" if error is None else f"err_no {error.err_no}"
@@ -130,7 +134,7 @@ class AccessLog:
 
 
 def _level(error: ServingError) -> int:
-    """Return the logging level of an error: INFO for the client's mistakes, ERROR for the server's.
+    """Return the logging level of an error: INFO for errors of the client, ERROR for errors of the server.
 
     WARNING for overload, and for errors of a remote service.
     """
@@ -143,7 +147,8 @@ def _level(error: ServingError) -> int:
 class Tracer:
     """Logs a line of statistics for each pipeline step (Op) every `dag.tracer.interval_s` seconds.
 
-    A line has requests, batches, errors and mean times of the interval. 0 or less: no lines.
+    A line contains the interval's requests, batches, errors and mean times. An interval of 0 or less disables
+    the lines.
     """
 
     def __init__(self, metrics: Metrics, ops: Iterable[str], interval_s: float) -> None:

@@ -15,7 +15,7 @@ Totals = Any
 
 
 def get_totals(value: Any) -> Totals:
-    """Return the numbers of a metric or of a group of metrics."""
+    """Return the current numbers of a metric or of a group of metrics, to compute differences later."""
     if isinstance(value, Distribution):
         return [list(value.counts), value.total]
     if isinstance(value, Mapping):
@@ -26,7 +26,7 @@ def get_totals(value: Any) -> Totals:
 
 
 def get_metrics_totals(metrics: Metrics, requests: Mapping[str, RequestFigures]) -> Totals:
-    """Return the numbers of all metrics that a shard counts. requests: by model."""
+    """Return the current numbers of all metrics that a shard counts. requests: figures by model."""
     groups = metrics.outcomes, metrics.request_s, metrics.of_ops, requests
     return [get_totals(group) for group in groups]
 
@@ -34,9 +34,9 @@ def get_metrics_totals(metrics: Metrics, requests: Mapping[str, RequestFigures])
 def add_metrics_growth(
     metrics: Metrics, requests: Mapping[str, RequestFigures], now: Totals, before: Totals | None
 ) -> None:
-    """Add the growth of a shard's metrics to those of the front.
+    """Add to the front's metrics how much a shard's metrics have grown between two reports.
 
-    now, before: results of `get_metrics_totals` in the shard; None: all was zero before.
+    now, before: results of `get_metrics_totals` in the shard; before is None for the first report.
     """
     groups = metrics.outcomes, metrics.request_s, metrics.of_ops, requests
     for group, group_now, group_before in zip(groups, now, before or [[]] * len(groups), strict=True):
@@ -44,7 +44,7 @@ def add_metrics_growth(
 
 
 def _add_entries(total: Any, now: Totals, before: Totals) -> None:
-    """Add the growth of a dict's entries. A new entry gets the class that the dict's other values have."""
+    """Add the growth of a dict of metrics, entry by entry. A new entry gets the class of the other values."""
     former = {_key(key): entry for key, entry in before}
     for sent_key, entry in now:
         key = _key(sent_key)
@@ -57,7 +57,7 @@ def _add_entries(total: Any, now: Totals, before: Totals) -> None:
 
 
 def _add(total: Any, now: Totals, before: Totals | None) -> None:
-    """Add the growth of one metric, or of the fields of a group."""
+    """Add the growth of one metric, or of all fields of a group of metrics."""
     if isinstance(total, Distribution):
         counts, sum_before = before or ([0] * len(total.counts), 0.0)
         for place, (count, former) in enumerate(zip(now[0], counts, strict=True)):

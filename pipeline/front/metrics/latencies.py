@@ -36,7 +36,7 @@ class Summary:
         self._slices: deque[Buckets] = deque([{}], _SLICES)
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value, in microseconds. times: number of equal values."""
+        """Count a value, in microseconds. times: how many equal values to count."""
         self.count += times
         self.total += value * times
         self._drop_old_slices()
@@ -68,7 +68,7 @@ class Summary:
 
 
 def _find_quantile(buckets: Sequence[Sequence[float]], quantile: float) -> float:
-    """Return the mean value of the bucket with the quantile. buckets: in ascending order."""
+    """Return the mean value of the bucket that contains the quantile. buckets: in ascending order."""
     rank = max(1, math.ceil(quantile * sum(number for number, _ in buckets)))
     for number, total in buckets:
         rank -= int(number)
@@ -100,14 +100,20 @@ class ModelLatencies:
         self.cache_miss = Summary()  # lookups and insertions
 
     def observe(self, request_s: float, stages_s: Sequence[float]) -> None:
-        """Count a successful request. stages_s: seconds in the queue, and before, in and after the model."""
+        """Count a successful request and its durations.
+
+        stages_s: seconds in the queue, and before, during and after the model run.
+        """
         self.request.observe(request_s * _US_PER_S)
         stages = self.queue, self.compute_input, self.compute_infer, self.compute_output
         for summary, stage_s in zip(stages, stages_s, strict=True):
             summary.observe(stage_s * _US_PER_S)
 
     def observe_step(self, run: Timings, requests: int) -> None:
-        """Count a batch of an ensemble's step, whose requests did not wait. requests: their number."""
+        """Count a batch of an ensemble's step whose requests did not wait in a queue.
+
+        requests: number of requests in the batch.
+        """
         spent_ns = run.preprocess_ns, run.process_ns, run.postprocess_ns
         self.request.observe(sum(spent_ns) / _NS_PER_US, requests)
         self.queue.observe(0.0, requests)
@@ -121,5 +127,8 @@ class ModelLatencies:
         self.cache_hit.observe(lookup_ns / _NS_PER_US)
 
     def observe_miss(self, spent_ns: int) -> None:
-        """Count a request that the response cache could not answer. spent_ns: in lookup and insertion."""
+        """Count a request that was not in the response cache.
+
+        spent_ns: nanoseconds for the lookup and the insertion.
+        """
         self.cache_miss.observe(spent_ns / _NS_PER_US)

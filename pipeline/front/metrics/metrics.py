@@ -30,7 +30,7 @@ LOAD_RATIOS = (1.05, 1.1, 1.25, 1.5, 2.0, 10.0, 50.0)
 class Distribution:
     """Prometheus histogram: counts of observed values by bucket, and their sum.
 
-    bounds: upper bounds of the buckets; a last bucket has no bound.
+    bounds: upper bounds of the buckets; the last bucket has no upper bound.
     """
 
     __slots__ = ("bounds", "counts", "total")
@@ -41,7 +41,7 @@ class Distribution:
         self.total = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value in its bucket. times: number of equal values."""
+        """Count a value in its bucket. times: how many equal values to count."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
 
@@ -80,9 +80,9 @@ _OF_TIME_AND_ROOM = Overloaded.err_no, DeadlineExceeded.err_no
 
 @dataclass(slots=True)
 class CacheFigures:
-    """Lookups of a model's requests in the response cache.
+    """Statistics of one model's lookups in the response cache.
 
-    A request that waited for an identical one counts as a hit.
+    A request that waited for the result of an identical request counts as a hit.
     """
 
     hits: int = 0
@@ -99,7 +99,10 @@ class CacheFigures:
             self.latencies.observe_hit(lookup_ns)
 
     def record_miss(self, spent_ns: int) -> None:
-        """Add the time of a miss. spent_ns: in the lookup, and in the insertion of the response if any."""
+        """Add the duration of a cache miss.
+
+        spent_ns: nanoseconds of the lookup, and of the insertion if there was one.
+        """
         self.miss_ns += spent_ns
         if self.latencies is not None:
             self.latencies.observe_miss(spent_ns)
@@ -107,7 +110,10 @@ class CacheFigures:
 
 @dataclass(slots=True)
 class RequestFigures:
-    """Totals of a model's requests: counts, rows and seconds. A request passes all Ops of the DAG."""
+    """Totals of a model's requests: counts, rows and seconds.
+
+    A request counts once, however many Ops it passes.
+    """
 
     succeeded: int = 0
     succeeded_s: float = 0.0
@@ -121,9 +127,9 @@ class RequestFigures:
     first_response_ms: Distribution | None = None  # None unless the model is decoupled, see `Entry`
 
     def count(self, took_s: float, rows: int, *, failed: bool) -> None:
-        """Count a request that has ended. took_s: seconds from admission to answer.
+        """Count a request that has ended.
 
-        rows: its rows in statistics.
+        took_s: seconds from admission to response. rows: number of rows that the statistics count.
         """
         self.last_s = time.time()
         if failed:
@@ -137,7 +143,7 @@ class RequestFigures:
 
 @dataclass(slots=True)
 class RunFigures:
-    """Number of executed model batches, and their nanoseconds before, in and after the model."""
+    """Number of executed model batches, and their total nanoseconds before, during and after the model."""
 
     count: int = 0
     input_ns: int = 0
@@ -145,7 +151,7 @@ class RunFigures:
     output_ns: int = 0
 
     def add(self, input_ns: int, infer_ns: int, output_ns: int, times: int = 1) -> None:
-        """Add executions that took these nanoseconds each. times: their number."""
+        """Add executions of the model that each took these nanoseconds. times: number of executions."""
         self.count += times
         self.input_ns += input_ns * times
         self.infer_ns += infer_ns * times
@@ -182,8 +188,8 @@ class OpFigures:
     def record_run(self, timings: Timings, settled: int, waited_s: float = 0.0) -> None:
         """Add the timings of a worker's reply to the metrics.
 
-        settled: number of requests in the reply. waited_s: seconds since the arrival of its first request; 0
-        for a batch that did not wait.
+        settled: number of requests in the reply. waited_s: seconds since the arrival of the reply's first
+        request; 0 for a batch that did not wait.
         """
         input_ns, infer_ns, output_ns = timings.preprocess_ns, timings.process_ns, timings.postprocess_ns
         self.last_ms = time.time_ns() // 1_000_000
@@ -263,7 +269,7 @@ class Metrics:
         self._others: list[Callable[[], bytes]] = []
 
     def op_totals(self) -> dict[tuple[str, str], float]:
-        """Return the current sums and counts of each pipeline step's metrics, by (metric, Op).
+        """Return the current sums and counts of each pipeline step's (Op's) metrics, by (metric, Op).
 
         The buckets of histograms are left out.
         """
@@ -278,13 +284,13 @@ class Metrics:
         self._registry.register(_Watched(GaugeMetricFamily, name, help_text, read))
 
     def watch_total(self, name: str, help_text: str, read: Callable[[], Rows]) -> None:
-        """Register a counter that is read whenever /metrics is requested; its name ends with `_total`."""
+        """Register a counter that is read whenever /metrics is requested. Its name must end with `_total`."""
         self._registry.register(_Watched(CounterMetricFamily, name, help_text, read))
 
     def add(self, text: Callable[[], bytes]) -> None:
-        """Register a function that is called for each request of /metrics.
+        """Register a function that returns further metrics in Prometheus' text format.
 
-        It returns further metrics in Prometheus' text format.
+        The function is called at each request for /metrics.
         """
         self._others.append(text)
 
@@ -295,7 +301,7 @@ class Metrics:
 
 @isolated(b"")
 def _text(source: Callable[[], bytes]) -> bytes:
-    """Return the metrics of a source; empty, with a log line, if it raises."""
+    """Return the metrics text of one source. If the source raises, logs the error and returns b""."""
     return source()
 
 
@@ -350,7 +356,10 @@ def _histogram(
     labels: tuple[str, ...],
     distributions: Mapping[tuple[str, ...], Distribution],
 ) -> Metric:
-    """Return a Prometheus histogram. distributions: by the values of the labels."""
+    """Return a Prometheus histogram with labels.
+
+    distributions: the histogram of each combination of label values.
+    """
     family = HistogramMetricFamily(name, description, labels=labels)
     for values, distribution in distributions.items():
         bounds = map(floatToGoString, (*distribution.bounds, INF))
@@ -360,9 +369,9 @@ def _histogram(
 
 
 class _Watched(Collector):
-    """Prometheus collector of a gauge or counter that is read by a function for each request of /metrics.
+    """Prometheus collector of a gauge or counter whose values a function returns at each scrape of /metrics.
 
-    A metric whose function raises is omitted.
+    If the function raises, the metric is omitted.
     """
 
     def __init__(
@@ -414,7 +423,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[Metrics], float]]] = {
 
 
 def serving_metrics(metrics: Metrics) -> bytes:
-    """Return the metrics that Paddle Serving has under its own names, in Prometheus' text format."""
+    """Return the metrics that Paddle Serving exports, under its metric names, in Prometheus' text format."""
     lines = [
         f"# HELP {name} {description}\n# TYPE {name} counter\n{name} {float(read(metrics))}\n"
         for name, (description, read) in _COUNTERS.items()
@@ -468,7 +477,7 @@ _NO_TOKEN = re.compile(r"[^\w!#$%&'*+\-.^`|~]", re.ASCII)  # RFC 9110, section 5
 
 
 class RequestTimings:
-    """Time of one request in the queue and hooks of each Op, for the `Server-Timing` header of the response.
+    """Durations of one request in the queue and hooks of each Op, for the response header `Server-Timing`.
 
     Several runs of an Op are added up.
     """
@@ -476,28 +485,31 @@ class RequestTimings:
     __slots__ = ("_began", "_of_ops", "is_sent")
 
     def __init__(self, *, is_sent: bool = True) -> None:
-        """is_sent: whether the response has the header; the latency summaries need the durations alone."""
+        """Create empty timings.
+
+        is_sent: whether the response gets the header. Otherwise only the latency summaries use the durations.
+        """
         self.is_sent = is_sent
         self._began = time.monotonic()
         self._of_ops: dict[str, list[float]] = {}
 
     @isolated(None)
     def add_stages(self, op: str, *stages_s: float) -> None:
-        """Add the seconds that a pipeline step (Op) took, one value for each of STAGES.
+        """Add the seconds that a pipeline step (Op) took, one value for each stage in STAGES.
 
-        The times after the queue are those of the whole batch of the request.
+        All times except the queue time are those of the whole batch that contains the request.
         """
         sums = self._of_ops.setdefault(op, [0.0] * len(STAGES))
         for number, spent_s in enumerate(stages_s):
             sums[number] += spent_s
 
     def get_totals(self) -> list[float]:
-        """Return the seconds of all Ops together, one value for each of STAGES."""
+        """Return the total seconds of all Ops, one value for each stage in STAGES."""
         return [sum(stage) for stage in zip(*self._of_ops.values(), strict=True)] or [0.0] * len(STAGES)
 
     @isolated("")
     def header(self) -> str:
-        """Return the value of the header, in milliseconds: `total;dur=5.1, bert.queue;dur=0.2, ...`.
+        """Return the value of `Server-Timing`, in milliseconds: `total;dur=5.1, bert.queue;dur=0.2, ...`.
 
         Characters of an Op's name that HTTP does not allow become underscores. Ops that exceed MAX_CHARS are
         omitted.

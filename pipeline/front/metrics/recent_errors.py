@@ -38,7 +38,7 @@ _PLAIN = frozenset(
 
 
 class FailedRequest(msgspec.Struct):
-    """A request that failed: its number in the log, the client's id if there is one, and the time."""
+    """A failed request: its number in the log, the id that the client gave it, if any, and the time."""
 
     number: int
     client_id: str
@@ -46,7 +46,7 @@ class FailedRequest(msgspec.Struct):
 
 
 class ErrorCause(msgspec.Struct):
-    """Errors of one cause: the same class, from the same model, Op and line of user code."""
+    """A group of errors with the same cause: same class, model, Op and line of user code."""
 
     model: str
     op: str  # empty if no Op failed
@@ -61,10 +61,11 @@ class ErrorCause(msgspec.Struct):
 
 
 class RecentErrors:
-    """The latest causes of errors. A cause that returns moves to the end; the oldest one is dropped.
+    """The latest causes of errors. A repeated cause moves to the end; beyond a limit, the oldest is dropped.
 
-    The texts of exceptions may hold values of a request, and every holder of a key sees the page. So the
-    message is kept for errors of this project alone, and without the numbers in errors of an engine.
+    Texts of exceptions may contain values of a request, and every client with an API key can see the page of
+    errors. So messages are stored only for errors of this project, and without the numbers in errors of an
+    engine.
     """
 
     def __init__(self) -> None:
@@ -74,9 +75,10 @@ class RecentErrors:
     def record_error(
         self, error: ServingError, *, model: str, endpoint: str, number: int, client_id: object
     ) -> None:
-        """Record the error of a request. number: of the request in the log.
+        """Record the error of a request.
 
-        client_id: the client's name for the request; empty or 0 without one.
+        number: number of the request in the log. client_id: the client's id for the request; empty or 0 if it
+        has none.
         """
         kind = error.kind or type(error).__name__
         key = model, error.op, kind, error.user_place
@@ -92,12 +94,12 @@ class RecentErrors:
         cause.requests = [*cause.requests[1 - MAX_REQUESTS :], FailedRequest(number, shown_id, time.time())]
 
     def list_causes(self) -> list[ErrorCause]:
-        """Return the causes, the latest last."""
+        """Return the causes of errors, the latest last."""
         return list(self._causes.values())
 
 
 def merge_causes(lists: Iterable[Iterable[ErrorCause]]) -> list[ErrorCause]:
-    """Return the causes that several processes have recorded, the latest last. At most MAX_CAUSES."""
+    """Return the causes of errors of several processes, the latest last; at most MAX_CAUSES."""
     merged: dict[tuple[str, str, str, str], ErrorCause] = {}
     causes = [cause for causes in lists for cause in causes]
     for cause in sorted(causes, key=_get_time):
@@ -117,7 +119,7 @@ def _get_time(cause: ErrorCause) -> float:
 
 
 def _find_plain_message(error: ServingError, kind: str) -> str:
-    """Return the message without values of the request; empty if it may hold some."""
+    """Return an error message without values of the request; empty if the message may contain values."""
     if kind in _PLAIN:
         return error.message[:_MAX_CHARS]
     if kind == _FEEDS_REFUSED:

@@ -27,7 +27,10 @@ class _Stream(msgspec.Struct, eq=False):
 
 
 class AnswerStreams:
-    """The requests of a worker instance with several answers each: until their last answer, or its death."""
+    """The open requests of a worker instance to which the model sends several answers each.
+
+    A request stays until its last answer, or until the instance dies.
+    """
 
     def __init__(self) -> None:
         self._streams: dict[_Key, _Stream] = {}
@@ -39,20 +42,20 @@ class AnswerStreams:
         return key in self._streams
 
     def add(self, dispatch: int, index: int, task: Task) -> None:
-        """Keep a request whose answers go on after the reply to its dispatch."""
+        """Register a request that gets more answers after the reply to its dispatch."""
         self._streams.setdefault((dispatch, index), _Stream(task))
 
     def discard(self, dispatch: int, index: int) -> None:
-        """Forget a request that the reply to its dispatch has answered."""
+        """Forget a request, because the reply to its dispatch contains its result."""
         self._streams.pop((dispatch, index), None)
 
     def take(
         self, message: StreamedAnswer, tail: Tail, task: Task | None, send: Callable[[Message], None]
     ) -> None:
-        """Pass a worker's answer on to its request.
+        """Pass a worker's answer to its request.
 
-        task: of the request; None after the end of its dispatch. send: sends a message to the instance. A
-        reference to the instance here would be a cycle.
+        task: task of the request; None after the end of its dispatch. send: sends a message to the instance.
+        The function replaces a reference to the instance, which would create a reference cycle.
         """
         key = message.dispatch, message.index
         stream = self._streams.get(key)
@@ -73,7 +76,10 @@ class AnswerStreams:
             run_isolated(_add_answer, stream.task, answer, acknowledge)
 
     def _acknowledge(self, task: Task, key: _Key, size: int, send: Callable[[Message], None]) -> None:
-        """Count an answer that the client's connection has accepted, and tell the worker of many at once."""
+        """Count an answer that the client's connection has accepted.
+
+        Many accepted answers are reported to the worker at once.
+        """
         task.count_unread(-1)
         stream = self._streams.get(key)
         if stream is None:
@@ -85,7 +91,7 @@ class AnswerStreams:
             stream.delivered_answers = stream.delivered_bytes = 0
 
     def list_tasks(self) -> list[Task]:
-        """Return the tasks with an open stream."""
+        """Return the tasks whose answers are not complete."""
         return [stream.task for stream in self._streams.values()]
 
     def drain(self) -> list[Task]:
@@ -116,7 +122,7 @@ def _read_answer(settled: Settled, tail: Tail) -> Answer:
 
 
 def get_error(settled: Settled) -> ServingError:
-    """Return the error of a request that a worker has refused."""
+    """Return the error with which a worker has refused a request."""
     if settled.refusal is None:
         raise RuntimeError("a reply refuses a request without saying why")
     return settled.refusal.error()

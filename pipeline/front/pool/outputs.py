@@ -28,7 +28,7 @@ LOOK_S = 1.0  # between two looks at the pipes
 
 
 class Output:
-    """Pipes for standard output and standard error (descriptors 1 and 2) of one process."""
+    """The two pipes that capture standard output and standard error (descriptors 1 and 2) of one process."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -38,19 +38,19 @@ class Output:
         self.write_ends = [write_end for _, write_end in pipes]
 
     def close_write_ends(self) -> None:
-        """Close the write ends in this process. The other process has inherited them, or was not started."""
+        """Close this process's copies of the write ends, after the other process has started or failed to."""
         _close(self.write_ends)
 
     def close(self) -> None:
-        """Close all ends, once the other process has ended and the reader has a copy of the read ends."""
+        """Close all ends of the pipes. The output reader process keeps its own copies of the read ends."""
         self.close_write_ends()
         _close(self.read_ends)
 
 
 class Outputs:
-    """Owner of the output reader and of the pipes to it; restarts the reader if it dies.
+    """Owner of the output reader process and of the pipes that it reads; restarts the reader if it dies.
 
-    The read ends stay open here, too, so that a new reader can replace a dead reader.
+    The read ends also stay open in this process, so that a new reader can replace a dead reader.
     """
 
     def __init__(self, config: LoggingConfig, service: str) -> None:
@@ -103,7 +103,7 @@ class Outputs:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Context manager: replace a reader that ends or stops reading, because writers would wait for it."""
+        """Context manager: replaces a reader that ends or stops reading, because writers would block."""
         tasks = [
             asyncio.create_task(self._replace_ended(), name="output reader"),
             asyncio.create_task(self._kill_stalled(), name="output reader's pipes"),
@@ -129,7 +129,7 @@ class Outputs:
     async def _kill_stalled(self) -> None:
         """Kill a reader that uses no CPU for a second while a pipe is full.
 
-        `_replace_ended` starts the next.
+        `_replace_ended` then starts a new reader.
         """
         before: tuple[int, int] | None = None
         while True:

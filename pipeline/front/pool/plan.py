@@ -19,9 +19,9 @@ FileState = tuple[str, int, int, int]  # path, inode, bytes, time of its last ch
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan for the workers of a pipeline step (Op): model version, engine, files, and instances by process.
+    """Deployment plan for the workers of an Op: model version, engine, files, and instances by process.
 
-    A plan is immutable. Loading the Op again makes a new plan.
+    A plan is immutable. Loading the Op again creates a new plan.
     """
 
     app: App  # the service, with the model directory of the chosen version
@@ -54,9 +54,9 @@ def plan_older(newer: Plan, op: str) -> Plan:
 def _plan_version(
     app: App, op: str, chosen: ChosenVersion | None, older: tuple[ChosenVersion, ...] = ()
 ) -> Plan:
-    """Return the plan for a chosen version of the model. chosen: None for an Op without a local model.
+    """Return the plan for a chosen version of the model.
 
-    older: versions to fall back to, newest first.
+    chosen: the version; None for an Op without a local model. older: versions to fall back to, newest first.
     """
     conf = app.config.op[op].local_model
     version, folders, note = "", [], ""
@@ -71,10 +71,10 @@ def _plan_version(
 
 
 def placement(app: App, op: str) -> list[range]:
-    """Return the numbers of a pipeline step's (Op's) instances, one range for each worker process.
+    """Return the numbers of a pipeline step's (Op's) instances: one range of numbers for each worker process.
 
-    An Op has `concurrency` instances; with `build_dag_each_worker`, as many for each of `worker_num` workers.
-    With `shards`, each shard has an equal part of the instances, at least one.
+    An Op has `concurrency` instances; with `build_dag_each_worker`, `concurrency` instances for each of
+    `worker_num` workers. With `shards`, each shard has an equal part of the instances, at least one.
     """
     config = app.config
     concurrency = config.op[op].concurrency
@@ -89,8 +89,8 @@ def placement(app: App, op: str) -> list[range]:
 def shares_process(app: App, op: str) -> bool:
     """Return whether the instances of this pipeline step (Op) are threads of one worker process.
 
-    The configuration must ask for threads, and no engine must forbid them. The instances of a shard are
-    threads.
+    They are if the configuration asks for threads and the engine allows them. The instances of a shard are
+    always threads.
     """
     return app.config.shards > 1 or (wants_threads(app, op) and not wants_processes(app, op))
 
@@ -107,8 +107,9 @@ def wants_threads(app: App, op: str) -> bool:
 def wants_processes(app: App, op: str) -> bool:
     """Return whether the engine of this pipeline step (Op) needs a process for each worker instance.
 
-    Such an engine runs one batch at a time in a process, so that threads would only wait for each other. An
-    Op without a model has no engine. A remote Op waits for the network without Python's GIL.
+    Such an engine runs one batch at a time in a process, so that threads would only wait for each other.
+    False for an Op without a model, and for a remote Op, which waits for the network without holding Python's
+    GIL.
     """
     conf = app.config.op[op].local_model
     engine = _engine(app, conf)
@@ -118,7 +119,7 @@ def wants_processes(app: App, op: str) -> bool:
 def _engine(app: App, conf: LocalServiceConf | None) -> Engine | None:
     """Return the inference engine of an Op's model; None without a model.
 
-    None, too, for an error of the configuration: the worker will report it.
+    Also returns None if the configuration is invalid: the worker will report the error.
     """
     if conf is None:
         return None
@@ -130,7 +131,7 @@ def _engine(app: App, conf: LocalServiceConf | None) -> Engine | None:
 
 
 def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> tuple[App, str]:
-    """Return the app with the model of this directory, and a log line if the engine changes, else "".
+    """Return the app with the model in this directory, and a log line about a changed engine, or "".
 
     Keys that are `auto` in config.yml get the values that were chosen for this version of the model.
     """

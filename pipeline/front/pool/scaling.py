@@ -19,16 +19,19 @@ SHRINK_AFTER_S = 60.0  # a process may take this long to start again
 
 
 class ScaleRule:
-    """Decides when an Op gets another worker process, and when its last process may end."""
+    """Autoscaling rule: decides when an Op gets another worker process, and when its last process may end."""
 
     def __init__(self, max_wait_s: float, now: float) -> None:
-        """max_wait_s: expected wait in the queue above which the Op grows. now: of time.monotonic()."""
+        """Create the rule. max_wait_s: expected queue wait above which the Op needs more instances.
+
+        now: instant of time.monotonic().
+        """
         self._max_wait_s = max_wait_s
         self._waits_since = now
         self._needed_at = now
 
     def grows(self, wait_s: float, now: float) -> bool:
-        """Return whether requests have waited too long for `GROW_AFTER_S`. Call it regularly.
+        """Return whether the expected wait has been too long for `GROW_AFTER_S`. Must be called regularly.
 
         wait_s: expected wait of a new request.
         """
@@ -37,16 +40,16 @@ class ScaleRule:
         return now - self._waits_since >= GROW_AFTER_S
 
     def shrinks(self, wait_s: float, busy: int, remaining: int, now: float) -> bool:
-        """Return whether fewer instances were enough for `SHRINK_AFTER_S`. Call it regularly.
+        """Return whether fewer instances have been enough for `SHRINK_AFTER_S`. Must be called regularly.
 
-        busy: instances with work. remaining: instances without the last process.
+        busy: number of instances with work. remaining: number of instances without those of the last process.
         """
         if wait_s > self._max_wait_s or busy > remaining:
             self._needed_at = now
         return now - self._needed_at >= SHRINK_AFTER_S
 
     def note_change(self, now: float) -> None:
-        """Begin to measure anew after the number of instances has changed."""
+        """Restart both measurements, because the number of instances has changed."""
         self._waits_since = self._needed_at = now
 
 
@@ -56,7 +59,7 @@ class Scaling:
     def __init__(
         self, pool: WorkerPool, max_instances: int, max_wait_s: float, get_wait_s: Callable[[], float]
     ) -> None:
-        """get_wait_s: returns the expected wait of a new request."""
+        """Store the limits. get_wait_s: returns the expected queue wait of a new request in seconds."""
         self._pool = pool
         self._min = pool.size
         self._max = max_instances

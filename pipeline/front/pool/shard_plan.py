@@ -17,9 +17,10 @@ _PROCESS_BYTES = 250 << 20  # of a shard, beside the files of its model
 
 
 def plan_shards(app: App) -> tuple[App, str]:
-    """Return the service with the number of shards that it gets, and a log line if there are fewer.
+    """Return the service with the number of shards that it can run, and a log line if there are fewer.
 
-    The line is empty if the service gets the shards that config.yml asks for.
+    A shard is a worker process that serves HTTP connections itself. The line is empty if the service gets all
+    shards that config.yml asks for.
     """
     wanted = app.config.shards
     if wanted == 1:
@@ -47,14 +48,17 @@ def plan_shards(app: App) -> tuple[App, str]:
 
 
 def _find_reasons(app: App) -> Iterator[str]:
-    """Yield the reasons for which one process has to serve: those of config.yml, and the engine."""
+    """Yield the reasons why the service can't use shards: settings in config.yml, or the engine."""
     yield from find_obstacles(app)
     if len(app.ops) == 1 and wants_processes(app, app.ops[0]):
         yield f"the engine of Op {app.ops[0]} runs one batch at a time in a process"
 
 
 def divide_limits(app: App) -> App:
-    """Return the service as one of its shards runs it: with its part of the pending requests and rows."""
+    """Return the service's description for one of its shards.
+
+    The shard gets an equal part of the limits on pending requests and rows.
+    """
     config = app.config
     keys = ("max_pending_requests", "max_pending_rows")
     parts = {key: max(1, getattr(config.dag, key) // config.shards) for key in keys}
@@ -66,7 +70,7 @@ def _with_shards(app: App, count: int) -> App:
 
 
 def _estimate_bytes(app: App) -> int:
-    """Return the memory of a shard: its model's files, and the libraries."""
+    """Return an estimate of a shard's memory in bytes: the files of its model, and the libraries."""
     conf = app.config.op[app.ops[0]].local_model
     if conf is None:
         return _PROCESS_BYTES

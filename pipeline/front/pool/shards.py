@@ -57,7 +57,10 @@ ReadActivity = Callable[[int], Activity | None]
 
 
 class Duplicate(msgspec.Struct, eq=False):
-    """The front's duplicate of a connection that a shard serves."""
+    """The front-end process's duplicate of a client connection that a shard serves.
+
+    A shard is a worker process that serves HTTP connections itself.
+    """
 
     connection: socket.socket
     deaths: int = 0  # shards that died while the connection had an unanswered request
@@ -65,10 +68,16 @@ class Duplicate(msgspec.Struct, eq=False):
 
 
 class ShardLink:
-    """Link of the front to one shard: the connections that it serves, and the channel to it."""
+    """Link from the front-end process to a shard: a channel, and the connections that the shard serves.
+
+    A shard is a worker process that serves HTTP connections itself.
+    """
 
     def __init__(self, shards: Shards, name: str, kill: Kill, read_activity: ReadActivity) -> None:
-        """name: of the worker process, for the log. kill: ends the process. read_activity: reads its CPU."""
+        """Create the link of a shard. name: of the shard's process, for the log. kill: ends the process.
+
+        read_activity: returns the CPU time of the process.
+        """
         self.duplicates: dict[int, Duplicate] = {}  # by slot in the journal
         self.is_open = False  # whether it gets connections
         self.answered = 0  # requests, since its start
@@ -86,7 +95,7 @@ class ShardLink:
     def connect(
         self, until_spawned: contextlib.ExitStack, unless_started: contextlib.ExitStack
     ) -> tuple[int, int]:
-        """Create the channel. Return the shard's descriptors of channel and journal, to pass to the child.
+        """Create the channel. Return the shard's descriptors of channel and journal, for the child process.
 
         until_spawned: closes the shard's end in this process. unless_started: closes the channel if the start
         fails.
@@ -105,25 +114,25 @@ class ShardLink:
         self._watch()
 
     def close(self) -> None:
-        """Send no more connections, and recall all, because the process is about to end."""
+        """Send no more connections to the shard, and recall all of them, because it is about to end."""
         if self.is_open:
             self.is_open = False
             self.recall(ALL)
 
     def recall(self, count: int) -> None:
-        """Let the shard give back so many connections, as soon as they have no request."""
+        """Tell the shard to give back `count` connections, each as soon as no request is in progress."""
         if not self._channel.send(RECALL, count):
             log.warning("Shard %s: its channel is full, so it keeps its connections", self._name)
 
     def serve(self, slot: int, duplicate: Duplicate) -> bool:
-        """Let the shard serve a connection. Return whether it was sent."""
+        """Send a connection to the shard, which then serves it. Return whether it was sent."""
         if not self._channel.send(SERVE, slot, duplicate.connection):
             return False
         self.duplicates[slot] = duplicate
         return True
 
     def disconnect(self) -> None:
-        """Close the channel of a shard that has died or not started, and pass its connections on."""
+        """Close the channel of a shard that has died or not started; others serve its connections."""
         self.is_open = False
         self._receive()
         asyncio.get_running_loop().remove_reader(self._channel.socket)
@@ -131,7 +140,7 @@ class ShardLink:
         self._shards.remove_link(self)
 
     def _receive(self) -> None:
-        """Handle the packets of the shard: connections that it gives back, and metrics."""
+        """Handle the shard's messages: connections that it gives back, and metrics."""
         with contextlib.suppress(EOFError):
             while (packet := self._channel.receive()) is not None:
                 self._idle_checks = 0
@@ -165,7 +174,7 @@ class ShardLink:
         return msgspec.convert(self._causes, list[ErrorCause])
 
     def _watch(self) -> None:
-        """Kill the shard if it is stopped or hangs, so that other shards serve its connections."""
+        """Kill the shard if its process is stopped or hangs, so that other shards serve its connections."""
         activity = self._read_activity(0)
         if self.is_open and activity is not None:
             self._idle_checks = self._idle_checks + 1 if activity.cpu_s == self._cpu_s else 0
@@ -177,13 +186,17 @@ class ShardLink:
 
 
 class Shards:
-    """All shards of a service, and the connections that they serve.
+    """All shards of a service, and their connections. Shards are worker processes that serve HTTP themselves.
 
-    serve_here: serves a connection on the front's own path. Set by the HTTP server.
+    serve_here: serves a connection in the front-end process; set by the HTTP server.
     """
 
     def __init__(self, max_connections: int, add_growth: AddGrowth) -> None:
-        """max_connections: served by shards at the same time; the front serves further connections."""
+        """Create the set of shards, still empty.
+
+        max_connections: maximum number of connections in all shards; the front-end process serves further
+        connections.
+        """
         self.journal = Journal.create(max_connections)
         self.add_growth = add_growth
         self.serve_here: Callable[[socket.socket], None] = socket.socket.close
@@ -196,14 +209,17 @@ class Shards:
         self._paused = 0
 
     def link(self, name: str, kill: Kill, read_activity: ReadActivity) -> ShardLink:
-        """Return the link for a worker process that is about to start.
+        """Return a link to a worker process (shard) that is about to start.
 
-        name: of the process, for the log. kill: ends the process. read_activity: reads its CPU time.
+        name: of the process, for the log. kill: ends the process. read_activity: returns its CPU time.
         """
         return ShardLink(self, name, kill, read_activity)
 
     def limit_connections(self, count: int) -> int:
-        """Let shards serve at most so many connections, before the first. Return their maximum."""
+        """Let shards serve at most `count` connections.
+
+        Return the resulting maximum. Call this before the first connection.
+        """
         del self._free_slots[count:]
         return len(self._free_slots)
 
@@ -227,9 +243,9 @@ class Shards:
         return merge_causes([self._former_causes, *(link.list_causes() for link in self._links)])
 
     def accept(self, connection: socket.socket) -> None:
-        """Let a shard serve a new connection once its first request begins with POST, else the front.
+        """Let a shard serve a new connection if its first request is a POST; otherwise the front end does.
 
-        So a health check depends on no shard.
+        Health checks (GET) thus do not depend on shards.
         """
         if self._paused or not self._free_slots:
             self.serve_here(connection)
@@ -257,9 +273,10 @@ class Shards:
             self.serve_in_front(slot, Duplicate(connection))
 
     def place(self, duplicate: Duplicate, slot: int, late: ShardLink | None = None) -> None:
-        """Give a connection to the shard with the fewest connections; the front serves it if no shard can.
+        """Send a connection to the shard with the fewest connections.
 
-        late: a shard that does not get the connection.
+        If no shard can serve the connection, the front-end process does. late: a shard to exclude, because
+        its requests wait for a slow run.
         """
         if not self._paused:
             for link in sorted(self._links, key=_count_duplicates):
@@ -268,9 +285,10 @@ class Shards:
         self.serve_in_front(slot, duplicate)
 
     def place_elsewhere(self, duplicate: Duplicate, slot: int, late: ShardLink) -> None:
-        """Let another shard serve a connection whose request waits behind a late run.
+        """Let another shard serve a connection whose request waits for a slow model run in its shard `late`.
 
-        If it was passed on just before, all shards may be late: then the front serves it.
+        If the connection was moved shortly before, all shards may be slow: then the front-end process serves
+        it.
         """
         now = time.monotonic()
         if now - duplicate.passed_at < PASS_ON_AGAIN_S:
@@ -280,7 +298,7 @@ class Shards:
             self.place(duplicate, slot, late)
 
     def serve_in_front(self, slot: int, duplicate: Duplicate) -> None:
-        """Serve a connection on the front's own path until it ends."""
+        """Serve a connection in the front-end process until the connection ends."""
         self._free_slots.append(slot)
         self.serve_here(duplicate.connection)
 
@@ -307,7 +325,7 @@ class Shards:
             await asyncio.sleep(0.01)
 
     def add_link(self, link: ShardLink) -> None:
-        """Count a shard that is ready, and recall for it what the others have above the average."""
+        """Register a shard that is ready. Recall connections from shards with more than the new average."""
         self._links.append(link)
         shared = -(-self.connections // len(self._links))
         for other in self._links:
@@ -317,8 +335,9 @@ class Shards:
     def remove_link(self, link: ShardLink) -> None:
         """Forget a dead shard: other shards serve its connections.
 
-        A connection is closed if its answer had begun, because its request is gone. After MAX_DEATHS with a
-        request of one connection, the front serves the connection, and finds out whether the request kills.
+        A connection is closed if the shard had begun to send a response, because the request is lost. After
+        MAX_DEATHS shards have died with a request of one connection, the front-end process serves the
+        connection: the request may have killed the shards.
         """
         if link in self._links:
             self._links.remove(link)
@@ -343,7 +362,7 @@ def _count_duplicates(link: ShardLink) -> int:
 
 
 def _has_unread_data(connection: socket.socket) -> bool:
-    """Whether a request waits in the buffer of a connection."""
+    """Return whether the kernel holds unread data of a connection: a request that nobody has read."""
     try:
         counted = fcntl.ioctl(connection.fileno(), termios.FIONREAD, b"\0" * 4)
     except OSError:  # the client has reset it

@@ -23,9 +23,9 @@ _MB = 1e6
 
 
 class Upkeep:
-    """Background checks of workers: probes idle ones with a model run, and replaces those over their limits.
+    """Background checks of an Op's workers: probes idle workers, and replaces workers that exceed a limit.
 
-    The limits are `max_requests_per_worker` and `max_worker_rss`.
+    A probe is a run of the model. The limits are `max_requests_per_worker` and `max_worker_rss`.
     """
 
     def __init__(self, pool: WorkerPool, config: OpConfig) -> None:
@@ -94,7 +94,7 @@ class Upkeep:
             await self._pool.replace(process)
 
     def _worn_out(self, process: WorkerProcess) -> str:
-        """Return the limit that a process exceeds, as text for the log; empty if it may stay."""
+        """Return the limit that a process exceeds, as text for the log; empty if it exceeds none."""
         if not process.ready_at:
             return ""
         if self._max_requests and process.served >= self._max_requests:
@@ -127,11 +127,12 @@ MAX_PAUSE_S = 60.0  # after this time without a replacement the pause starts at 
 class AbandonedCalls:
     """Replaces the workers of one Op that are busy with a hung or too slow model run, one at a time.
 
-    A run is too slow if it exceeds `op.<name>.timeout`: no request waits for it any more. A new worker starts
-    beside the old one, so there is one more process than usual. If the run ends before the new worker is
-    ready, the old worker stays. Otherwise the new worker takes over, and the old worker ends after its run.
-    If an Op exceeds its timeout repeatedly, the intervals between replacements grow, and requests wait for
-    the runs. A worker that hangs is replaced at once: it takes seconds until a run counts as hung.
+    A run is too slow if it exceeds `op.<name>.timeout`: no request waits for it any more. The new worker
+    starts while the old worker still runs, so there is one more process than usual. If the run ends before
+    the new worker is ready, the old worker stays. Otherwise the new worker takes over, and the old worker
+    ends after its run. If an Op exceeds its timeout repeatedly, the intervals between replacements grow, and
+    requests wait for the runs. A worker that hangs is replaced immediately, because a run counts as hung only
+    after seconds.
     """
 
     def __init__(self, pool: WorkerPool) -> None:
@@ -141,7 +142,7 @@ class AbandonedCalls:
 
     @contextlib.asynccontextmanager
     async def replace_in_background(self) -> AsyncIterator[None]:
-        """Context manager: replace such workers in the background until the block ends."""
+        """Context manager: replaces workers with abandoned runs in the background until the block ends."""
         chore = asyncio.create_task(self._replace_all())
         try:
             yield
@@ -157,7 +158,7 @@ class AbandonedCalls:
                 await self._replace(busy[0])
 
     async def _replace(self, process: WorkerProcess) -> None:
-        """Replace a process, unless its abandoned runs end before the new process is ready."""
+        """Replace a process, unless its abandoned model runs end before the new process is ready."""
         calls_end = asyncio.ensure_future(process.abandoned_calls_end())
         try:
             await asyncio.wait({calls_end}, timeout=0.0 if process.hangs else self._until_next_s())

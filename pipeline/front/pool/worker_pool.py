@@ -37,10 +37,10 @@ class _Turn(NamedTuple):
 
 
 class Starts:
-    """Queue of worker starts of the whole service: limits how many processes start at the same time.
+    """Queue of the worker starts of a whole service: limits how many processes start at the same time.
 
-    Processes that all start at once import the same frameworks on the same cores, and none is ready before
-    the last. The Op with the fewest processes is first, so that each Op has one soon.
+    If all processes started at once, they would import the same frameworks on the same cores, and all would
+    be ready late. The Op with the fewest processes is first, so that each Op soon has a process.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -54,14 +54,15 @@ class Starts:
     def ask(self, colleagues: Callable[[], int], begin: Callable[[], WorkerProcess | None]) -> None:
         """Queue the start of a worker process. `begin` is called when fewer than the maximum are starting.
 
-        `begin` returns the process it has started, or None if none is needed any more. The caller must call
-        `over` when the process is ready or dead. colleagues: returns how many usable processes the Op has.
+        `begin` returns the process that it has started, or None if no process is needed any more. The caller
+        must call `over` when the process is ready or dead. colleagues: returns how many usable processes the
+        Op has.
         """
         self._turns.append(_Turn(colleagues, begin))
         self._choose_soon()
 
     def over(self, process: WorkerProcess) -> None:
-        """Report that a process is ready or dead, so that the next start may begin."""
+        """Record that a process is ready or dead, so that the next start may begin."""
         if process not in self._starting:
             return
         self._starting.remove(process)
@@ -86,7 +87,7 @@ class Starts:
             asyncio.get_running_loop().call_soon(self._choose)
 
     def _choose(self) -> None:
-        """Begin queued starts while there is room."""
+        """Begin queued starts until the limit of simultaneous starts is reached."""
         self._choosing = False
         loop = asyncio.get_running_loop()
         while self._turns and len(self._holding) < self._at_once:
@@ -108,10 +109,10 @@ MAX_BACKOFF_S = 10.0
 
 
 class BackOff:
-    """Restart policy for the worker processes of one pipeline step (Op): counts deaths, decides on pauses."""
+    """Restart policy for the worker processes of an Op: counts deaths, and decides on pauses."""
 
     def __init__(self, retries: int = 0) -> None:
-        """retries: further tries after a failed first start, whatever its cause."""
+        """Create the policy. retries: how often to retry a failed first start, whatever the cause."""
         self._retries = retries
         self._failed_starts = 0
         self._failed_beside_others = 0  # of shards, while none was ready
@@ -142,18 +143,18 @@ class BackOff:
         return final or raises or self._failed_starts >= FAILED_STARTS_ALLOWED
 
     def may_wait_for_others(self, process: WorkerProcess, others: int) -> bool:
-        """Return whether a shard that has failed to start may try again, because others are starting.
+        """Return whether a shard that failed to start may try again, because other shards are still starting.
 
-        others: their number. Each shard has as many tries as a worker.
+        others: number of shards that are starting. The limit on tries grows with their number.
         """
         is_final = process.failure is not None and process.failure.final
         self._failed_beside_others += 1
         return not is_final and self._failed_beside_others <= FAILED_STARTS_ALLOWED * others
 
     def pause_s(self, process: WorkerProcess) -> float:
-        """Return the seconds to wait before a restart: 0 for a process that lived long, else exponential.
+        """Return the seconds to wait before a restart: 0 after a long life of the process, else exponential.
 
-        The pause does not grow after a process that has answered requests, because callers wait for its
+        The pause does not grow after a process that has answered requests, because clients wait for its
         successor.
         """
         if process.ready_at and time.monotonic() - process.ready_at > STABLE_AFTER_S:
@@ -198,21 +199,14 @@ class WorkerPool:
     The pool keeps the configured number of instances running.
 
     processes: the processes that serve, or will serve once they are ready.
-
-    instances: all instances of these processes, in the order of their dispatches.
-
+    instances: all instances of these processes, in the order in which they get dispatches.
     plan: the model version, configuration and files that the processes use.
-
-    signature: inputs and outputs of the Op's model. None until a worker is ready, and for an Op without a
+    signature: inputs and outputs of the Op's model; None until a worker is ready, and for an Op without a
     model.
-
-    card: description of the model for the docs page. None until a worker is ready, and for remote models.
-
-    given_up: starts kept failing, and no start is tried until the Op is loaded again.
-
+    card: description of the model for the docs page; None until a worker is ready, and for remote models.
+    given_up: whether starts kept failing, so that no process starts until the Op is loaded again.
     given_up_reason: error of the last start before the pool gave up.
-
-    abandoned: set when an instance is busy with a model run that no request waits for.
+    abandoned: event that is set when an instance is busy with a model run that no request waits for.
     """
 
     def __init__(self, op: str, plan: Plan, callbacks: DispatchCallbacks, services: PoolServices) -> None:
@@ -258,12 +252,12 @@ class WorkerPool:
 
     @property
     def is_model_ready(self) -> bool:
-        """Whether the model of each worker process says that it is ready; of most models always True."""
+        """Whether the models of all worker processes report that they are ready. Most models always do."""
         return all(process.is_model_ready for process in self.processes)
 
     @property
     def load_s(self) -> float:
-        """Seconds that the slowest of the current worker processes took to become ready; 0 without any."""
+        """Seconds that the slowest of the current worker processes took to become ready; 0 if none is."""
         return max((p.ready_at - p.started_at for p in self.processes if p.ready_at), default=0.0)
 
     @property
@@ -278,7 +272,7 @@ class WorkerPool:
 
     @property
     def is_complete(self) -> bool:
-        """Whether each process of the plan has been ready once, also if it has died since.
+        """Whether each process of the plan has been ready once. It may have died since.
 
         A process that can't be spawned counts after FAILED_STARTS_ALLOWED tries.
         """
@@ -294,9 +288,9 @@ class WorkerPool:
             raise StartFailed(f"Op {self.op} did not start: {self.given_up_reason}")
 
     def request_stop_handler(self) -> bool:
-        """Ask a worker to call the SIGTERM handler of the user's script before it ends.
+        """Ask a worker to call the SIGTERM handler of the user's script before the worker ends.
 
-        Return whether there is one.
+        Returns whether the script has a handler.
         """
         for process in self.processes:
             if process.ready_message is not None and process.ready_message.has_stop_handler:
@@ -308,7 +302,7 @@ class WorkerPool:
     async def stop(self, grace_s: float) -> None:
         """End all worker processes after their current requests.
 
-        Kill those that have not ended in `grace_s` seconds.
+        Kill processes that run on after `grace_s` seconds.
         """
         self._stopping = True
         for process in self._alive():
@@ -328,10 +322,11 @@ class WorkerPool:
     # Exchanging processes while requests are served:
 
     async def replace(self, process: WorkerProcess, unless: asyncio.Future[None] | None = None) -> bool:
-        """Replace a worker process without downtime. It serves until its successor is ready, and then ends.
+        """Replace a worker process without downtime: it serves until its successor is ready, and then ends.
 
-        Return whether the process was replaced or is dead. It stays in service if `unless` is done before the
-        successor is ready. Raises StartFailed if no successor starts; the process then stays in service, too.
+        Returns whether the process was replaced or is dead. If `unless` is done before the successor is
+        ready, the process stays in service. Raises StartFailed if no successor starts; the process then stays
+        in service, too.
         """
         async with self._changing:
             if process not in self.processes:
@@ -355,11 +350,9 @@ class WorkerPool:
     async def _started_unless(
         self, unless: asyncio.Future[None] | None, numbers: range
     ) -> WorkerProcess | None:
-        """Start a process and wait until it is ready.
+        """Start a process and wait until it is ready. If `unless` is done first, end it and return None.
 
-        Return None, and end the process, if `unless` is done first.
-
-        numbers: its instances. Raises StartFailed.
+        numbers: the numbers of its instances. Raises StartFailed.
         """
         starting = asyncio.ensure_future(self._started(self.plan, numbers))
         either: set[asyncio.Future[Any]] = {starting} if unless is None else {starting, unless}
@@ -375,12 +368,13 @@ class WorkerPool:
         return None
 
     async def reload(self, plan: Plan) -> None:
-        """Replace all processes by processes of a new plan, without downtime; also starts an unloaded Op.
+        """Replace all processes by processes of a new plan, without downtime. Also starts an unloaded Op.
 
-        Raises StartFailed if the first new process fails; the old processes then stay. There is one process
-        more than usual, never two: the old processes leave one by one. The new ones get no work until they
-        are as many as the remaining old ones. Then all requests go to new ones. So no two dispatches of one
-        moment get answers of two versions, and half of the instances always serve.
+        Raises StartFailed if the first new process fails; the old processes then stay. There is at most one
+        process more than usual: the old processes end one by one. The new processes get no work until they
+        are as many as the remaining old ones. From then on, all requests go to new processes. So requests
+        that are dispatched at the same time always get the same version, and half of the instances always
+        serve.
         """
         async with self._changing:
             successors = [await self._started_after_retries(plan, plan.places[0])]
@@ -426,11 +420,11 @@ class WorkerPool:
             await self._retire(self.processes)
 
     def _outnumbered(self, successors: Iterable[WorkerProcess]) -> bool:
-        """Return whether the new processes have at least as many worker instances as serve now."""
+        """Return whether the new processes have at least as many instances as the processes that serve."""
         return sum(len(process.instances) for process in successors) >= self.ready
 
     def answer_for(self, models: tuple[ServedModel, ...]) -> None:
-        """Set the models whose responses are made from this Op's output, and notify the workers of changes.
+        """Set the models whose responses this Op's workers encode, and tell the workers if they have changed.
 
         models: all served models; only those whose last step is this Op matter.
         """
@@ -472,7 +466,7 @@ class WorkerPool:
         return process
 
     async def _started_after_retries(self, plan: Plan, numbers: range) -> WorkerProcess:
-        """Start a worker process as `_started` does, with the retries of a load that fails."""
+        """Start a worker process as `_started` does. Retry failed starts as often as loads may be retried."""
         for retry in range(1, self._services.retries + 1):
             try:
                 return await self._started(plan, numbers)
@@ -481,7 +475,7 @@ class WorkerPool:
         return await self._started(plan, numbers)
 
     def _begin_successor(self, process: WorkerProcess, started: asyncio.Future[None]) -> WorkerProcess | None:
-        """Spawn a process whose start is due. Return None if it is not needed any more, or can't be spawned.
+        """Spawn a process whose queued start is due. Return None if it is no longer needed or spawning fails.
 
         started: future that completes when the process is ready, or fails.
         """
@@ -524,7 +518,8 @@ class WorkerPool:
     async def _await_end(self, process: WorkerProcess, gone: asyncio.Future[None]) -> None:
         """Wait for the end of a process.
 
-        A running request has its time limit; an idle process is killed after `LEAVE_S`.
+        A process with running requests ends within their time limits; an idle process is killed after
+        `LEAVE_S`.
         """
         while not gone.done():
             had_work = _count_in_flight(process)
@@ -545,7 +540,7 @@ class WorkerPool:
             started.set_result(None)
 
     def _serves(self, process: WorkerProcess) -> None:
-        """Store the model's inputs and outputs from a process that now serves, and report the process."""
+        """Store the inputs and outputs of the model of a process that now serves, and report the process."""
         if (ready := process.ready_message) is not None:
             self.signature, self.card = ready.signature, ready.card
         process.begin_service()
@@ -554,17 +549,20 @@ class WorkerPool:
         self._services.pool_ready()
 
     def _end_first_start(self, numbers: range) -> None:
-        """Record that the process with these worker instances has been ready, or can't be spawned."""
+        """Record that the process with these instances has been ready once, or can't be spawned.
+
+        numbers: the numbers of the process's instances.
+        """
         self._unstarted.pop(numbers, None)
         if self.is_complete:
             self._first_starts_over.set()
 
     def lost(self, process: WorkerProcess) -> None:
-        """Queue the requests of a dying worker process again, by the batcher's callback."""
+        """Queue the requests of a dying worker process again, by a callback of the batcher."""
         self._callbacks.requeue_lost(process)
 
     def died(self, process: WorkerProcess) -> None:
-        """Remove a dead worker process, fail the requests that are blamed for it, and schedule a restart."""
+        """Remove a dead worker process, fail the requests that may have killed it, and schedule a restart."""
         run_isolated(self._callbacks.refuse_blamed, process)
         run_isolated(self._starts.over, process)
         run_isolated(self._forget, process)
@@ -617,9 +615,9 @@ class WorkerPool:
         asyncio.get_running_loop().call_later(pause_s, self._spawn, process.numbers)
 
     def _may_try_again(self, process: WorkerProcess, why: str) -> bool:
-        """Log a failed start.
+        """Log a failed start. Return whether another try makes sense.
 
-        Return whether another try makes sense; if not, an older version is served, or none.
+        If not, the pool serves an older version of the model or gives up.
         """
         reason = process.failure.reason if process.failure else why
         log.error("Worker %s did not start: %s", process.name, reason)
@@ -638,16 +636,16 @@ class WorkerPool:
         return True
 
     def _give_up(self, reason: str) -> None:
-        """Start no process until the Op is loaded again. reason: error of the last start."""
+        """Stop trying to start processes until the Op is loaded again. reason: error of the last start."""
         self.given_up, self.given_up_reason = True, reason
         self._first_starts_over.set()
         self._services.start_failed(self)
 
     def _keeps_failing(self, process: WorkerProcess) -> bool:
-        """Count a failed start, and return whether further starts are useless, although others were ready.
+        """Count a failed start. Return whether further starts are useless, although others were ready.
 
-        The count of `BackOff` begins anew when another process becomes ready, so that the load of a model
-        might never end. A service of a script goes on with the processes that are ready.
+        The count of `BackOff` is reset whenever another process becomes ready, so the load of a model might
+        never end. The service of a script continues with the processes that are ready.
         """
         is_load = self.plan.app.repository is not None
         return is_load and self._back_off.was_ready and self._count_failed_start(process.numbers)
@@ -662,8 +660,8 @@ class WorkerPool:
     def _falls_back(self, process: WorkerProcess, reason: str) -> bool:
         """Serve an older version of the model if this version can't be loaded at the service's start.
 
-        Return whether there is an older version. A crash without a reason counts as well: native code may
-        crash on a damaged file.
+        Returns whether there is an older version. A crash without a reported reason counts as well: native
+        code may crash on a damaged file.
         """
         of_model = process.failure is None or process.failure.of_model
         if self._back_off.was_ready or not of_model or not self.plan.older:
@@ -684,13 +682,13 @@ class WorkerPool:
         return True
 
     def _spawn(self, numbers: range) -> None:
-        """Queue the start of the process with these worker instances, unless it runs already."""
+        """Queue the start of the process with these instances. Nothing starts if the process already runs."""
         self._starts.ask(self._colleagues, partial(self._begin, numbers))
 
     def _begin(self, numbers: range) -> WorkerProcess | None:
-        """Spawn the process with these worker instances.
+        """Spawn the process with these instances. Return None if it is not needed or can't be spawned.
 
-        Return None if it is not needed, or can't be spawned.
+        numbers: the numbers of the process's instances.
         """
         if (
             self._stopping
@@ -718,21 +716,21 @@ class WorkerPool:
         return process
 
     def _colleagues(self) -> int:
-        """Return the number of worker processes that can work now, or once they are ready."""
+        """Return the number of usable worker processes: those that can work now, or once they are ready."""
         return sum(not process.abandoned for process in (*self.processes, *self._awaited))
 
     def _alive(self) -> list[WorkerProcess]:
         return [*self.processes, *self._awaited, *self._leaving]
 
     def _order_instances(self) -> None:
-        """Order the worker instances: the first of each process, then the second.
+        """Order the instances for dispatching: the first instance of each process, then the second of each.
 
-        Threads of a process share a GIL.
+        The threads of one process share a GIL.
         """
         rounds = itertools.zip_longest(*(process.instances for process in self.processes))
         self.instances = [instance for some in rounds for instance in some if instance is not None]
 
 
 def _count_in_flight(process: WorkerProcess) -> int:
-    """Return how many groups of requests (dispatches) a worker process has that are not fully answered."""
+    """Return how many dispatches (groups of requests) of a worker process are not fully answered."""
     return sum(len(instance.in_flight) for instance in process.instances)

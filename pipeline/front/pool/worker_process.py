@@ -122,9 +122,9 @@ class Dispatch(msgspec.Struct, eq=False):
 
 
 class DispatchCallbacks(NamedTuple):
-    """Functions of the batcher that worker instances and their pool call, on replies, timeouts and deaths.
+    """Functions of the batcher that are called on replies, timeouts and deaths of worker instances.
 
-    A dying process has two callbacks: `requeue_lost` at once, `refuse_blamed` when the cause is known.
+    A dying process has two callbacks: first `requeue_lost`; then `refuse_blamed`, when the cause is known.
     """
 
     # Before the tasks of a reply are settled; None unless requests record their timings.
@@ -146,9 +146,10 @@ class TimeLimits(NamedTuple):
 
 
 class Instance:
-    """One copy of a pipeline step (Op) in a worker process, as the front sees it: connection and open tasks.
+    """One copy of a pipeline step (Op) in a worker process, as the front-end process sees it.
 
-    In the worker it is a thread. It has its own socket and shared memory.
+    Holds the connection and the open tasks. In the worker it is a thread with its own socket and shared
+    memory.
     """
 
     def __init__(
@@ -178,9 +179,7 @@ class Instance:
         self._paused: asyncio.Handle | None = None  # continues `_settling`
 
     def connect(self, until_spawned: contextlib.ExitStack) -> tuple[int, int]:
-        """Create the socket pair and the shared memory.
-
-        Return the worker's two descriptors, to pass to the child.
+        """Create the socket pair and the shared memory. Return the worker's two descriptors for the child.
 
         until_spawned: closes the worker's descriptors in this process.
         """
@@ -219,8 +218,8 @@ class Instance:
     ) -> None:
         """Send tasks to the worker, without waiting. The worker is killed if it exceeds the time limit.
 
-        calls: the message of each task. tail: large parts of the calls. batch_limit: maximum requests of a
-        predictor batch; 0 for the limit of config.yml.
+        calls: the message of each task. tail: large parts of the messages. batch_limit: maximum number of
+        requests in a predictor batch; 0 for the limit of config.yml.
         """
         dispatch = self._create_dispatch(tasks, calls)
         region = request_region(dispatch.id) if tail else None
@@ -250,7 +249,7 @@ class Instance:
 
     @property
     def remote_bytes(self) -> int:
-        """Resident memory of the worker on another node."""
+        """Resident memory of a worker on another node, in bytes."""
         return self._arena.resident_bytes
 
     def read_activity(self) -> Activity | None:
@@ -295,7 +294,7 @@ class Instance:
     def stop(self) -> None:
         """Ask the worker's thread to end after its pending tasks, by shutting down the connection.
 
-        Streams of answers end before: their messages need the connection.
+        If requests still stream their answers, the connection is shut down after their last answers.
         """
         self.state = State.STOPPING
         self._finish_if_done()
@@ -305,7 +304,10 @@ class Instance:
             self._outbox.finish()
 
     def _cancel(self, dispatch: Dispatch, index: int) -> None:
-        """Tell the worker that nobody waits for the answers to a request any more, unless they are sent."""
+        """Tell the worker that nobody waits for a request's answers any more.
+
+        Does nothing if all have been sent.
+        """
         if dispatch.tasks[index] is not None or (dispatch.id, index) in self.streams:
             self.send(CancelCall(dispatch.id, index))
 
@@ -316,7 +318,8 @@ class Instance:
     def begun_tasks(self, dispatch: Dispatch) -> list[Task]:
         """Return the unanswered tasks of a dispatch that the dead worker had begun.
 
-        All tasks if none has begun: before its first request a worker decodes the inputs of all requests.
+        If it had begun none, returns all tasks, because a worker decodes the inputs of all requests before
+        the first.
         """
         begun = self._arena.begun_requests(dispatch.id) or len(dispatch.tasks)
         return [task for task in dispatch.tasks[:begun] if task is not None]
@@ -341,7 +344,7 @@ class Instance:
         return min(dispatch.deadline, dispatch.run_began + self._limits.call_s) + HANG_GRACE_S
 
     def _check_late(self) -> None:
-        """Kill a worker that is over its time limit, or abandon a run that is over the Op's timeout."""
+        """Kill a worker that exceeds its time limit, or abandon a model run that exceeds the Op's timeout."""
         self._timer = None
         if not self.in_flight:
             return
@@ -369,7 +372,7 @@ class Instance:
         self._settle_on()
 
     def _settle_on(self) -> None:
-        """Process received replies. After a large answer, the event loop first serves other work."""
+        """Process received replies. After a large answer, let the event loop do other work first."""
         if self._drain_settling(self._settling, at_once=False):
             self._watch_rest()
             if self._paused is not None:
@@ -380,9 +383,9 @@ class Instance:
         self._paused = self._loop.call_soon(self._settle_on)
 
     def _drain_settling(self, settling: Iterator[None], at_once: bool = True) -> bool:
-        """Process replies to the end, or to the next large answer. Return whether the end was reached.
+        """Process replies until all are done or a large answer was processed. Return whether all are done.
 
-        at_once: do not stop at large answers.
+        at_once: whether to continue after large answers.
         """
         try:
             for _ in settling:
@@ -402,7 +405,7 @@ class Instance:
             self._rest_timer = self._loop.call_later(STOPPED_S, self._check_rest)
 
     def _check_rest(self) -> None:
-        """Kill a worker that has stopped in the middle of a message."""
+        """Kill a worker that has stopped sending in the middle of a message."""
         self._rest_timer = None
         with contextlib.suppress(BlockingIOError):
             self._socket.recv(1, socket.MSG_PEEK)
@@ -410,7 +413,7 @@ class Instance:
         self.process.kill("it stopped in the middle of a frame")
 
     def _settle_all(self, data: bytes) -> Iterator[None]:
-        """Process the messages that these bytes complete. Yield after each large answer."""
+        """Process the messages that the received data completes. Yield after each large answer."""
         for message, tail in self._reader.feed(data):
             if type(message) is Reply:
                 yield from self._take_reply(message, tail)
@@ -436,7 +439,7 @@ class Instance:
             self.process.kill(f"idle, it failed a probe: {failure}")
 
     def _take_answer(self, message: StreamedAnswer, tail: Tail) -> None:
-        """Pass on one of several answers to a request, and extend the deadline of the run that sends them."""
+        """Pass on one of several answers to a request, and extend the deadline of the sending model run."""
         dispatch = next((each for each in self.in_flight if each.id == message.dispatch), None)
         task = None if dispatch is None else dispatch.tasks[message.index]
         if dispatch is not None:
@@ -503,7 +506,7 @@ class Instance:
             self._watch(self.in_flight[0])
 
     def _end_abandonment(self) -> None:
-        """Accept dispatches again: the model run whose requests had exceeded their timeout has ended."""
+        """Accept dispatches again, because the abandoned model run has ended."""
         self.hangs = False
         if self.abandoned is not None:
             self.abandoned.set_result(None)
@@ -553,9 +556,9 @@ class ProcessCallbacks(NamedTuple):
 
 
 class WorkerProcess:
-    """A worker process, as the front sees it: hosts instances of a pipeline step (Op), which die together.
+    """A worker process, as the front-end process sees it. Its instances of a pipeline step (Op) die together.
 
-    `start` spawns it; `stop` and death end it; it is not started twice.
+    `start` spawns the process, once. `stop` or its death ends it.
     """
 
     instance_type = Instance
@@ -573,8 +576,9 @@ class WorkerProcess:
     ) -> None:
         """Store the settings; `start` spawns the process.
 
-        numbers: of its instances. version: of its model. owner: callbacks to the pool. callbacks: to the
-        batcher. shards: of the service, if the process is one of them.
+        numbers: numbers of its instances. version: version of its model. owner: callbacks to the pool.
+        callbacks: callbacks to the batcher. shards: the shards of the service, if this process is one of
+        them.
         """
         self.op = op
         self.numbers = numbers
@@ -634,7 +638,7 @@ class WorkerProcess:
     def _spawn(self, unless_started: contextlib.ExitStack) -> subprocess.Popen[bytes]:
         """Create the connections and start the child process.
 
-        unless_started: cleans up if the start fails.
+        unless_started: undoes the preparations if the start fails.
         """
         with contextlib.ExitStack() as until_spawned:
             self._lifeline, worker_end = socket.socketpair()
@@ -683,7 +687,7 @@ class WorkerProcess:
 
     @property
     def abandoned(self) -> bool:
-        """Whether a worker instance is busy with an abandoned model run: it hangs, or is over its timeout."""
+        """Whether an instance is busy with an abandoned model run, which hangs or exceeds its timeout."""
         return any(instance.abandoned is not None for instance in self.instances)
 
     @property
@@ -712,13 +716,13 @@ class WorkerProcess:
 
     @property
     def resident_bytes(self) -> float:
-        """Resident memory of the worker, also of a worker on another node; 0 if it has ended."""
+        """Resident memory of the worker in bytes, also for a worker on another node; 0 if it has ended."""
         if self.is_remote:
             return float(max((instance.remote_bytes for instance in self.instances), default=0))
         return resident_bytes(self.pid)
 
     def begin_service(self) -> None:
-        """Log that the process serves from now on. A shard gets connections."""
+        """Log that the process serves from now on. If it is a shard, let it get connections."""
         log.info("Worker %s is ready (pid %d)", self.name, self.pid)
         if self.shard is not None and not self.streams:
             self.shard.open()
@@ -726,22 +730,23 @@ class WorkerProcess:
             log.warning("Worker %s serves no connections: its Op streams answers", self.name)
 
     def read_activity(self, thread_id: int) -> Activity | None:
-        """Return CPU time and state of the process, or of a thread if the process has several instances.
+        """Return the CPU time and the state of the process, or of one thread if it has several instances.
 
-        A single instance may compute in threads of its engine. None when the process has ended.
+        A single instance may compute in threads of its engine, so the whole process counts. None if the
+        process has ended.
         """
         return read_activity(self.pid, thread_id if len(self.instances) > 1 else 0)
 
     def kill(self, because: str) -> None:
         """Kill the worker process with SIGKILL. because: the reason, for logs and errors.
 
-        `ProcessCallbacks.died` follows.
+        The callback `ProcessCallbacks.died` is called later.
         """
         self._killed_because = because
         self._process.kill()
 
     def stop(self) -> None:
-        """Let the process end after the pending tasks of its worker instances, without waiting."""
+        """Tell the process to end after the pending tasks of its instances, without waiting for its end."""
         if self.shard is not None:
             self.shard.close()
         for instance in self.instances:
@@ -798,7 +803,7 @@ class WorkerProcess:
 
 
 def _remove_cancel(task: Task, dispatch: Dispatch, index: int) -> None:
-    """Remove the cancellation of a rescheduled request: each of its many runs adds another."""
+    """Remove one cancel callback of a rescheduled request: each of its many runs adds another callback."""
     cancels = task.dag_run.cancels
     cancels[:] = [cancel for cancel in cancels if getattr(cancel, "args", ()) != (dispatch, index)]
 

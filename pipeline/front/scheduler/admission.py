@@ -28,16 +28,17 @@ _UNKNOWN_PAUSE_S = 1.0
 class Admission:
     """Admission control: limits pending requests, and rejects requests that would miss their deadline.
 
-    The expected wait before an Op (a step of the service) is the queued rows times the time per row, divided
-    by the number of instances. A request is always admitted if each of its Ops has an idle instance, or if
-    there is no estimate yet. Such requests correct a wrong estimate.
+    The expected wait before an Op (a step of the service) is the number of queued rows times the time per
+    row, divided by the number of instances. A request is always admitted if each of its Ops has an idle
+    instance, or if there is no estimate yet. The run times of admitted requests correct a wrong estimate.
     """
 
     def __init__(self, queues: Mapping[str, Batcher], max_pending: int, max_rows: int = 1_000_000) -> None:
-        """queues: the batcher of each Op, by the Op's name; complete before the first request.
+        """Create the admission control of a service.
 
-        max_pending: maximum number of pending requests. max_rows: maximum number of their rows; a single
-        request may have more.
+        queues: the batcher of each Op, by the Op's name; must be complete before the first request.
+        max_pending: maximum number of pending requests. max_rows: maximum number of rows of the pending
+        requests; a single request may have more.
         """
         self.fair_queue = FairQueue()
         self._queues = queues
@@ -83,10 +84,11 @@ class Admission:
         return self.fair_queue.admit(client)
 
     def find_overload(self, dag: Dag, client: Client, pending: int) -> Overloaded | None:
-        """Return the error for all requests of this client while the maximum of requests is pending.
+        """Return the error that any request of this client would get while too many requests are pending.
 
-        None if `admit` may admit one: then it decides by the content. Such errors cost no parsing, and are
-        shared for some milliseconds, so callers must not raise them. Arguments: as in `admit`.
+        Returns None if `admit` might admit a request of the client, depending on its content. The error needs
+        no parsing of the request. It is shared for some milliseconds, so callers must not raise it.
+        Arguments: as in `admit`.
         """
         if pending < self._max_pending or client.limited:
             return None
@@ -137,9 +139,10 @@ class Admission:
             )
 
     def _wait_when_full_s(self, dag: Dag) -> float:
-        """Return the seconds after which a client shall retry, while the maximum of requests is pending.
+        """Return the seconds after which a client shall retry when the maximum number of requests is pending.
 
-        The result is an estimate of the time for that many requests. It is reused for a few milliseconds.
+        The result is an estimate of the time to process so many requests. It is reused for a few
+        milliseconds.
         """
         now = time.monotonic()
         if now >= self._full_wait_until or dag is not self._full_wait_dag:
@@ -148,9 +151,10 @@ class Admission:
         return self._full_wait_s
 
     def _made_room(self, request: Request, dag: Dag, client: Client) -> bool:
-        """Reject a queued request of a client with more than its share. Return whether there was one.
+        """Make room for a request: reject a queued request of a client that exceeds its fair share.
 
-        The last request of a queue is rejected, because its client has the most queued requests.
+        Returns whether there was such a request. The last request of a queue is rejected, because its client
+        has the most queued requests.
         """
         if not self._has_share_left(client):
             return False
@@ -168,11 +172,11 @@ class Admission:
         return False
 
     def _has_share_left(self, client: Client) -> bool:
-        """Return whether a client has less than its part of the maximum of pending requests."""
+        """Return whether a client has fewer pending requests than its fair share of the maximum."""
         return client.pending * max(1, self.fair_queue.clients) < self._max_pending
 
     def _find_larger(self, client: Client) -> Iterator[Task]:
-        """Yield the last task of each queue if its client has more requests than this client would have."""
+        """Yield each queue's last task if its client has more requests than this client would then have."""
         for queue in self._queues.values():
             task = queue.last()
             if task is None or (other := task.dag_run.request.client) is None:
@@ -185,9 +189,10 @@ class Admission:
 
         place: priority and turn in the queues; None: behind all queued requests.
 
-        Rows that queue before an Op will queue before the next Op, too. All Ops work at the same time, so the
-        slowest Op decides the wait. The model runs on the longest path of the DAG follow. Queues also hold
-        cancelled tasks, so the rows ahead are limited to the pending rows.
+        Rows that wait in the queue of one Op will also wait in the queue of the next Op. All Ops work at the
+        same time, so the slowest Op decides the wait. The time of the model runs on the longest path of the
+        DAG is added. Queues also contain cancelled tasks, so the number of rows ahead is limited to the
+        pending rows.
         """
         pending_rows = max(pending, self._rows)
         ahead: dict[str, int] = {}
@@ -204,7 +209,7 @@ class Admission:
 
 
 def _describe_full(pending: int, wait_s: float) -> Overloaded:
-    """Return the error of a request that finds the maximum of requests pending."""
+    """Return the error of a request that arrives while the maximum number of requests is pending."""
     return Overloaded(
         f"{pending} requests are pending, the most that dag.max_pending_requests allows; "
         f"try again in {wait_s:.1f} s",
@@ -213,7 +218,7 @@ def _describe_full(pending: int, wait_s: float) -> Overloaded:
 
 
 def _limit_pause(wait_s: float) -> float:
-    """Return the pause that an Overloaded error suggests, in seconds, clamped to this module's limits."""
+    """Return the retry pause of an Overloaded error, limited to the module's minimum and maximum seconds."""
     return min(MAX_PAUSE_S, max(SHORTEST_PAUSE_S, wait_s))
 
 
@@ -225,10 +230,10 @@ _HOW = "send the header 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
 
 
 class KeyClient(Client):
-    """A client that is identified by an API key: counts its requests, and enforces the limits of the key.
+    """A client identified by an API key: counts its pending requests, and enforces the limits of the key.
 
-    All keys with the same name are one client. A token bucket, which holds the tokens of one second, limits
-    the rate.
+    All keys with the same name belong to one client. A token bucket limits the rate; it holds the tokens of
+    one second.
     """
 
     __slots__ = ("_filled_at", "_tokens", "max_pending", "rate", "refused", "requests")
@@ -244,7 +249,7 @@ class KeyClient(Client):
         self._tokens = max(1.0, self.rate)
 
     def take_limits(self, key: ApiKey) -> None:
-        """Adopt the limits of a line of the API key file: pending requests, and requests per second."""
+        """Set the limits from a line of the API key file: pending requests, and requests per second."""
         self.max_pending, self.rate = key.pending, key.rate
 
     def check(self) -> None:
@@ -309,11 +314,9 @@ class KeyRing:
         self.reload()
 
     def reload(self) -> None:
-        """Read the API key file again.
+        """Read the API key file again. Raises ConfigError, and keeps the current keys, for an invalid file.
 
-        Raises ConfigError if the file can't be used; the current keys then stay.
-
-        Counts of requests go on, and removed keys are rejected from now on.
+        Clients keep their counts of requests. Keys that were removed are rejected from now on.
         """
         keys = read_api_keys(self._security)
         if is_readable_by_others(str(self._security.api_keys)):
@@ -326,11 +329,9 @@ class KeyRing:
         self._by_digest = {key.digest: (key.digest, clients[key.name]) for key in keys}
 
     def find(self, key: bytes | None) -> KeyClient:
-        """Return the client with this API key.
+        """Return the client with this API key. Raises Unauthenticated (HTTP 401) for an unknown key or None.
 
-        Raises Unauthenticated (HTTP 401) for an unknown key, and for None.
-
-        The lookup is by the key's digest, so that its time reveals nothing about known keys.
+        The lookup is by the key's digest, so that its duration reveals nothing about known keys.
         """
         if key is None:
             raise Unauthenticated(f"this service asks for an API key: {_HOW}")
@@ -341,17 +342,17 @@ class KeyRing:
         return client
 
     def figures(self, read: Callable[[KeyClient], float]) -> Iterable[tuple[dict[str, str], float]]:
-        """Return the samples of a per-client metric for /metrics, each labelled with the name of the API key.
+        """Return the samples of a per-client metric for /metrics, each labelled with the name of an API key.
 
-        read: returns the value of one client.
+        read: returns the metric's value for one client.
         """
         return [({"key": name}, float(read(client))) for name, client in self._clients.items()]
 
 
 def find_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """Return the API key from a request's `Authorization: Bearer` or `X-API-Key` header; None without one.
+    """Return the API key from a request's `Authorization: Bearer` or `X-API-Key` header; None if it has none.
 
-    headers: names in lower case, and values.
+    headers: header names in lower case, and values.
     """
     for name, value in headers:
         if name == API_KEY:
@@ -369,7 +370,7 @@ def name_peer(peer: str, client: Client | None) -> str:
 
 
 def name_caller(peer: str) -> str:
-    """Return the name under which log lines about a gRPC client are summed up: its address without the port.
+    """Return the name of a gRPC client for grouping log lines: its address without the port.
 
     peer: its address as gRPC writes it, ipv4:10.0.0.1:40000 or ipv6:%5B::1%5D:40000.
     """

@@ -17,7 +17,7 @@ FIRST_REST_S, MAX_REST_S = 5.0, 320.0  # without trials, after no other limit wa
 
 
 class Window:
-    """Measurements of a period with one batch limit: seconds of work, requests, and dispatches."""
+    """Measurements of a period with one batch size limit: seconds of work, requests, and dispatches."""
 
     def __init__(self, began: float) -> None:
         self.began = began  # dispatches of before had another limit
@@ -32,14 +32,13 @@ class Window:
 
 
 class BatchLimit:
-    """Search for the batch size limit with the least time per request, by trials during service.
+    """Online search for the batch size limit with the least time per request (`batch_size: auto`).
 
-    It compares the current limit with the next smaller and larger limits, and adopts a better one.
-
-    The measure is the time in which the Op had requests, per answered request. It includes the communication
-    with workers, and waits of idle instances. A trial alternates windows of the current limit and of a
-    neighbour, so that other work on the machine affects both alike. Trials rest longer and longer while none
-    succeeds.
+    It compares the current limit with the next smaller and larger limits, and adopts a better one. The
+    measure is the time in which the Op had requests, per answered request. It includes the communication with
+    workers, and waits of idle instances. A trial alternates between windows of the current limit and of a
+    neighbouring limit, so that other work on the machine affects both equally. The pauses between trials grow
+    while no trial succeeds.
     """
 
     def __init__(self, limit: int, max_limit: int, now: float) -> None:
@@ -57,12 +56,10 @@ class BatchLimit:
         self._rest_s = FIRST_REST_S
 
     def record(self, queued_at: float, began: float, now: float, tasks: int) -> bool:
-        """Record a dispatch (tasks that a worker got together) that has ended.
+        """Record a finished dispatch (a group of tasks sent to a worker). Return whether the limit changes.
 
-        Return whether the limit has changed.
-
-        All times are instants of time.monotonic(). queued_at: arrival of its oldest request. began: when it
-        was sent. now: when it ended. tasks: its number of requests.
+        All times are instants of time.monotonic(). queued_at: arrival of its oldest request. began: when the
+        dispatch was sent. now: when it ended. tasks: its number of requests.
         """
         busy_s = max(0.0, now - max(self._ended, queued_at))
         self._ended = max(self._ended, now)
@@ -108,9 +105,9 @@ class BatchLimit:
         self._ratios = []
 
     def _find_candidate(self, window: Window) -> int:
-        """Return the neighbouring limit to try next; 0 for none.
+        """Return the neighbouring limit to try next; 0 to try none.
 
-        None is tried if batches are too small for a difference, or for a while after all neighbours were
+        It is 0 if batches are too small to show a difference, and for a while after all neighbours were
         rejected.
         """
         mean_tasks = window.tasks / window.dispatches

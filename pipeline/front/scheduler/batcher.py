@@ -104,18 +104,18 @@ class BatchPolicy:
 
     @cached_property
     def full(self) -> int:
-        """Number of queued requests that are sent at once, without a wait for further requests."""
+        """Number of queued requests that are dispatched immediately, without waiting for more requests."""
         return self.least or self.batch_size
 
 
 def prefer_batch(rows: Iterable[int], policy: BatchPolicy) -> tuple[int, bool]:
-    """Return how many of the next queued requests form a batch, and whether the batch leaves at once.
+    """Return how many of the next queued requests form a batch, and whether to send the batch immediately.
 
-    As in Triton, a batch leaves at once if its rows are exactly of a preferred number: the largest that the
-    requests reach. Requests that exceed all preferred numbers without reaching any leave without the request
-    that exceeds them. Other requests may wait for more.
+    As in Triton, a batch is sent immediately if its number of rows is a preferred batch size: the largest
+    that the requests reach exactly. If the requests exceed all preferred sizes without reaching any, the
+    batch is sent without the request that exceeds them. Other requests may wait for more requests.
 
-    rows: of the queued requests, in order.
+    rows: rows of each queued request, in order.
     """
     best = tasks = total = 0
     for count in rows:
@@ -131,9 +131,10 @@ def prefer_batch(rows: Iterable[int], policy: BatchPolicy) -> tuple[int, bool]:
 
 
 def count_alike(keys: Iterable[tuple[Any, ...] | None]) -> int:
-    """Return how many of the next queued requests may share a delayed batch: until the key changes.
+    """Return how many of the next queued requests may share a delayed batch.
 
-    keys: `Request.batch_key` of each. An unknown key agrees with all.
+    The batch ends before the first request with another key. keys: `Request.batch_key` of each request. An
+    unknown key (None) matches any other.
     """
     count, first = 0, None
     for key in keys:
@@ -145,10 +146,10 @@ def count_alike(keys: Iterable[tuple[Any, ...] | None]) -> int:
 
 
 def ripe_in(may_grow: bool, oldest: float, policy: BatchPolicy, now: float) -> float:
-    """Return the seconds until queued requests may be sent, with a configured queue delay; 0 means now.
+    """Return the seconds until queued requests may be dispatched under a configured queue delay; 0: now.
 
-    may_grow: the requests fill no batch. oldest: instant at which the oldest was queued. now: instant of
-    time.monotonic().
+    may_grow: whether the requests fill no batch yet. oldest: instant at which the oldest request was queued.
+    now: instant of time.monotonic().
     """
     return max(0.0, oldest + policy.max_queue_delay_s - now) if may_grow else 0.0
 
@@ -156,12 +157,12 @@ def ripe_in(may_grow: bool, oldest: float, policy: BatchPolicy, now: float) -> f
 def gathered_in(
     waiting: int, answered: int, policy: BatchPolicy, idle_since: float, usual_s: float | None, now: float
 ) -> float:
-    """Return for how many seconds an idle worker waits for requests of its last callers; 0 means send now.
+    """Return how many seconds an idle worker waits for new requests of its previous callers; 0: send now.
 
-    Callers that send their next request at once return one by one. If the first request ran alone, the others
-    would wait for its run, and batches would stay small (docs/decisions/batching.md). An instance that has
-    answered k requests therefore waits for k requests or a full batch, for half a usual run at maximum. A
-    single caller never waits, and neither does a request that finds an instance idle for longer.
+    Clients that send their next request immediately after a response return one by one. If the first request
+    ran alone, the others would wait for its run, and batches would stay small (docs/decisions/batching.md).
+    An instance that has answered k requests therefore waits for k requests or a full batch, but at most for
+    half a usual run. A single client never waits, nor does a request that arrives after that time.
 
     waiting: queued requests. answered: requests in the last dispatch of the instance. usual_s: time of recent
     dispatches; None before the first.
@@ -174,10 +175,10 @@ def gathered_in(
 def dispatch_size(
     waiting: int, free_instances: int, policy: BatchPolicy, usual_s: float | None, max_tasks: float = math.inf
 ) -> int:
-    """Return how many queued tasks (requests) to send to a worker: an even share, limited to a few batches.
+    """Return how many queued tasks (requests) to send to a worker: an even share, but at most a few batches.
 
-    With several batches' worth of tasks, the worker can batch requests of similar length. A slow model gets
-    fewer, so that the last request of a dispatch does not wait while another instance is idle.
+    If a worker gets several batches of tasks, it can batch requests of similar length. A slow model gets
+    fewer batches, so that the last request of a dispatch does not wait while another instance is idle.
 
     waiting: number of queued tasks. usual_s: time of recent dispatches; None before the first. max_tasks: see
     `Pace.most_tasks`.
@@ -194,33 +195,36 @@ def dispatch_size(
 def may_queue_behind(
     running: int, began: float, waiting: int, batch_size: int, usual_s: float | None, now: float
 ) -> bool:
-    """Return whether a busy worker may already get its next tasks, to start them without an idle gap.
+    """Return whether a busy worker may get its next tasks before it has finished the current ones.
 
-    This helps a fast model. Behind a slow or late run it would only bind requests to one instance, and split
-    a batch that could still grow. So a full batch must wait, and as many tasks as are running.
+    This avoids an idle gap after the run of a fast model. Behind a slow or late run it would only bind
+    requests to one instance, and split a batch that could still grow. So the queue must contain a full batch,
+    and as many tasks as are running.
 
-    running: tasks that the instance executes since the instant `began`. waiting: queued tasks.
+    running: number of tasks that the instance executes since the instant `began`. waiting: number of queued
+    tasks.
     """
     fast = usual_s is not None and usual_s < FAST_DISPATCH_S and now - began < 2 * usual_s + 0.001
     return fast and waiting >= max(running, batch_size)
 
 
 def may_follow(tasks: int, open_tasks: int, waiting: int, rest_s: float) -> bool:
-    """Return whether a worker that has answered a part of its tasks may already get the next tasks.
+    """Return whether a worker that has answered only a part of its tasks may already get the next tasks.
 
-    Between two dispatches the instance would be idle until the front has sent answers and tasks. Most callers
-    of the answered part are back by then, so the next dispatch is not small: half as many tasks must wait. A
-    dispatch of a single run is answered at its end, so none follows it (docs/decisions/batching.md).
+    Between two dispatches the instance would be idle until the front-end process has sent responses and new
+    tasks. Most clients whose requests are answered have sent new requests by then, so the next dispatch is
+    not small: at least half as many tasks must wait. A dispatch of a single model run is answered as a whole,
+    so the function does not apply to it (docs/decisions/batching.md).
 
-    tasks: size of the current dispatch. open_tasks: those without an answer. waiting: queued tasks. rest_s:
-    expected time of the open tasks. Below 0 they are late, and no request is to wait behind a run that may
-    hang.
+    tasks: size of the current dispatch. open_tasks: its tasks without an answer. waiting: queued tasks.
+    rest_s: expected time of the open tasks. If negative, they are late, and no request shall wait behind a
+    run that may hang.
     """
     return open_tasks < tasks and 2 * waiting >= tasks and abs(rest_s) <= REST_S
 
 
 def overtaking_tasks(waiting: int, per_task_s: float) -> int:
-    """Return how many queued tasks a new worker gets before the tasks that may have killed the last one.
+    """Return how many queued tasks a new worker gets before tasks that may have killed the previous worker.
 
     waiting: number of queued tasks. per_task_s: mean time of a task; 0 if unknown.
     """
@@ -228,17 +232,17 @@ def overtaking_tasks(waiting: int, per_task_s: float) -> int:
 
 
 class Pace:
-    """Statistics of a pipeline step's speed: seconds of its recent dispatches to workers; 0 without history.
+    """Statistics of an Op's speed, from the durations of its recent dispatches in seconds; 0 without history.
 
-    A dispatch is a group of tasks that a worker gets together. usual_s: time of a dispatch, which follows the
-    latest ones closely; None before the first. run_s: mean time of a dispatch. per_task_s: mean time of an
-    instance for one task.
+    A dispatch is a group of tasks that a worker gets together. usual_s: exponential average of the durations;
+    None before the first. run_s: mean duration of a dispatch. per_task_s: mean time of an instance for one
+    task.
 
-    first_s: mean time of a dispatch until its requests have their first answers, and per_row_s for one row.
-    The length of a stream says nothing about the next request, so admission does not expect it.
+    first_s: mean time of a dispatch until its requests have their first answers. per_row_s: the same time for
+    one row. Both exclude the rest of streams: the length of a stream says nothing about the next request.
 
-    The means stay true where short and long runs alternate. They cover few tasks: a flood slows runs within a
-    tenth of a second, because its refusals take CPU. Older times would admit too many requests.
+    The means stay correct when short and long runs alternate. They cover few tasks, because an overload slows
+    runs within a tenth of a second (rejections take CPU), and older times would admit too many requests.
     """
 
     def __init__(self) -> None:
@@ -251,10 +255,11 @@ class Pace:
 
     @property
     def most_tasks(self) -> float:
-        """Maximum number of tasks to send to a worker together, so that new requests wait less.
+        """Maximum number of tasks to send to a worker together, so that new requests do not wait long.
 
-        As many as take `SLOW_DISPATCH_S`, or fill `MIN_RUNS` model runs. Infinite until a worker has cut a
-        dispatch into several runs: before that, the time may not depend on the number of tasks.
+        It is the number of tasks that take `SLOW_DISPATCH_S`, or that fill `MIN_RUNS` model runs. It is
+        infinite until a worker has split a dispatch into several runs: before that, the time may not depend
+        on the number of tasks.
         """
         if self._tasks_a_run == math.inf:
             return math.inf
@@ -263,10 +268,11 @@ class Pace:
     def record(
         self, took_s: float, tasks: int, runs: int = 0, rows: int = 0, streamed_s: float = 0.0
     ) -> None:
-        """Record the time of a dispatch (group of tasks in a worker) that has ended. took_s: in seconds.
+        """Record the duration of a dispatch (a group of tasks in a worker) that has ended.
 
-        tasks: number of its requests. runs: sequential executions of the model; 0 if unknown. rows: rows of
-        its requests, at least one for each. streamed_s: part of the time, from first to latest answers.
+        took_s: the duration in seconds. tasks: number of its requests. runs: sequential executions of the
+        model; 0 if unknown. rows: rows of its requests, at least one for each. streamed_s: part of the
+        duration, from first to latest answers.
         """
         if runs > 1:
             is_known = self._tasks_a_run < math.inf
@@ -291,10 +297,10 @@ class Pace:
 class Batcher:
     """Queue and dynamic batching of a pipeline step (Op): sends queued tasks in groups to idle workers.
 
-    A task is the part of a request that the Op computes. An idle instance waits for a fuller batch for 5 ms
-    at maximum, or as config.yml sets. A task that may have killed a worker is a suspect: it runs alone in an
-    idle process, and before the queued tasks. If no other worker is available, a new worker gets queued
-    tasks first, because a suspect may kill it, too.
+    A task is the part of a request that the Op computes. An idle instance waits at most 5 ms for a fuller
+    batch, or as config.yml sets. A task that may have killed a worker is a suspect: it runs alone in an idle
+    process, and before the queued tasks. If no other worker is available, a new worker gets some queued tasks
+    first, because a suspect may kill the new worker, too.
     """
 
     def __init__(
@@ -311,9 +317,10 @@ class Batcher:
     ) -> None:
         """Create the batcher and its worker pool; `pool.start` starts the processes.
 
-        plan: files and processes of the Op's workers. figures: the Op's metrics. fair_queue: order of the
-        clients. update_paces: called when `pace` has changed. of_steps: metrics by Op, if the workers run all
-        steps of an ensemble. limiter: of the service; None where runs need no resources.
+        plan: version, files and processes of the Op's workers. figures: the Op's metrics. fair_queue: the
+        turns of clients. update_paces: called when `pace` has changed. of_steps: metrics by Op, if the
+        workers run all steps of an ensemble. limiter: the rate limiter of the service; None if model runs
+        need no resources.
         """
         section = config.op[op]
         batching = plan.app.get_batching(op)
@@ -389,10 +396,7 @@ class Batcher:
         self.pass_on: Callable[[Sequence[Task]], None] | None = None
 
     def limit_batches(self, requests: int) -> None:
-        """Set the maximum number of requests in one execution of the model.
-
-        The worker's own limit is not exceeded.
-        """
+        """Set the maximum number of requests in one execution of the model, up to the worker's own limit."""
         self._batch_limit = requests
         self._policy = replace(self._policy, batch_size=requests)
 
@@ -406,7 +410,7 @@ class Batcher:
 
     @property
     def _has_available(self) -> bool:
-        """Whether a worker instance will soon accept tasks: it is ready, and busy with usual runs at most."""
+        """Whether an instance will soon accept tasks: it is ready, and runs no abandoned or large request."""
         return any(
             instance.state is _READY
             and instance.abandoned is None
@@ -416,9 +420,10 @@ class Batcher:
 
     @property
     def sound(self) -> int:
-        """Number of worker instances that are ready, and whose current model run does not seem to hang.
+        """Number of worker instances that are ready and do not seem to hang in a model run.
 
-        0 in a crash loop. A hung instance is killed only at its time limit, because a single run may be slow.
+        It is 0 in a crash loop. A hung instance is killed only at its time limit, because a single run may be
+        slow.
         """
         if self.pool.in_crash_loop:
             return 0
@@ -437,9 +442,9 @@ class Batcher:
         return not self.waiting and any(i.has_place and not i.in_flight for i in self.pool.instances)
 
     def rows_ahead(self, place: tuple[int, int] | None) -> int:
-        """Return the number of rows that run before a new task: rows in workers, and queued rows.
+        """Return the number of rows that will run before a new task: rows in workers, and queued rows.
 
-        place: priority of the new task, and the turn after its turn; None: behind all queued tasks.
+        place: priority of the new task, and the turn after its own turn; None: behind all queued tasks.
         """
         if place is None:
             queued = self._queue.rows + sum(task.rows for task in self._suspects)
@@ -458,7 +463,7 @@ class Batcher:
         return self.wait_s(self.rows_ahead(None))
 
     def _overdue_s(self) -> float:
-        """Return by how many seconds the least overdue worker is late; 0 if a worker is on time."""
+        """Return by how many seconds the least late worker exceeds its usual time; 0 if any is on time."""
         now, first_s = time.monotonic(), self.pace.first_s
         began = [
             instance.in_flight[0].began + instance.in_flight[0].streamed_s if instance.in_flight else now
@@ -477,12 +482,10 @@ class Batcher:
         self._figures.failures.count(error)
 
     def enqueue(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
-        """Queue a task: the work of this pipeline step (Op) for a request. node: step of the DAG.
+        """Queue a task: the work of this pipeline step (Op) for a request.
 
-        inputs: outputs of the steps before.
-
-        Tasks of the same iteration of the event loop are sent together. A task that the queue policy refuses
-        fails with Overloaded.
+        node: step of the DAG. inputs: outputs of the previous steps. Tasks of the same iteration of the event
+        loop are dispatched together. A task that the queue policy rejects fails with Overloaded.
         """
         turn = dag_run.turns.get(self.op)
         task = Task(
@@ -509,9 +512,9 @@ class Batcher:
             self.dispatch_soon()
 
     def _may_wait(self, task: Task, policies: QueuePolicies) -> bool:
-        """Return whether the model's queue policy admits a task; if not, the task fails with Overloaded.
+        """Return whether the model's queue policy admits a task. Otherwise the task fails with Overloaded.
 
-        Sets the timer that limits the wait of an admitted task.
+        Sets the timer that limits the time of an admitted task in the queue.
         """
         options = task.dag_run.request.options or NO_OPTIONS
         policy = policies.get_policy(options.priority)
@@ -530,7 +533,10 @@ class Batcher:
         return True
 
     def _delay(self, task: Task) -> None:
-        """Move a task to the end of its priority, if it still waits after the timeout of its queue policy."""
+        """Move a task behind all others of its priority, because its queue policy's timeout has passed.
+
+        Does nothing if the task has left the queue.
+        """
         if task.wanted and not task.left_queue:
             self._queue.insert(task.delayed())
             self.dispatch_soon()
@@ -538,7 +544,7 @@ class Batcher:
     def _push_again(self, task: Task) -> None:
         """Queue a task after a lost, abandoned or recalled try, or after its predecessor in its sequence.
 
-        Suspects get a separate queue.
+        Suspects (tasks that may have killed a worker) get a separate queue.
         """
         run_isolated(trace_retry, self.op, task)
         if task.alone:
@@ -592,7 +598,7 @@ class Batcher:
             self._dispatch_suspects(now)
 
     def _dispatch_bound(self, sequences: Sequences, now: float) -> None:
-        """Send the queued tasks of sequences whose state an instance keeps, each to this instance."""
+        """Send the queued tasks of stateful sequences, each to the instance that keeps its state."""
         sequences.give_slots()
         if self._suspects and not self._dispatch_suspects(now):
             return
@@ -618,7 +624,7 @@ class Batcher:
         return dispatch_size(len(tasks), free_instances, self._policy, pace.usual_s, pace.most_tasks)
 
     def _list_alike(self, tasks: TaskQueue | list[Task]) -> TaskQueue | list[Task]:
-        """Return the first of these tasks, up to one that can't share a delayed batch with them."""
+        """Return the first of these tasks that may share a delayed batch, up to the first that may not."""
         if not self._policy.max_queue_delay_s:
             return tasks
         limit = min(len(tasks), self._policy.full)  # a full batch need not wait for more
@@ -626,9 +632,10 @@ class Batcher:
         return tasks if alike == limit else list(itertools.islice(tasks, alike))
 
     def _may_grow(self, tasks: TaskQueue | list[Task] | None = None) -> bool:
-        """Return whether queued tasks may wait for more, because they fill no batch. tasks: None for all.
+        """Return whether queued tasks may wait for more tasks, because they do not fill a batch yet.
 
-        As in Triton, the first task that can't join their batch lets the batch leave.
+        tasks: None for all queued tasks. As in Triton, the first task that can't join their batch ends the
+        wait.
         """
         policy, tasks = self._policy, self._queue if tasks is None else tasks
         if self._list_alike(tasks) is not tasks:
@@ -652,11 +659,11 @@ class Batcher:
         return wait_s <= 0 and bool(self._select_limited([instance]))
 
     def _select_limited(self, instances: list[Instance]) -> list[Instance]:
-        """Return the instances whose rate-limit resources are free for one more run; all without limits."""
+        """Return the instances whose rate-limiter resources suffice for another run; without limits, all."""
         return instances if self.limited is None else self.limited.select(instances)
 
     def _refuse_all(self) -> None:
-        """Fail all queued tasks with NotReady (HTTP 503), because no worker is left and the service ends."""
+        """Fail all queued tasks with NotReady (HTTP 503), because no worker is left and none can start."""
         tasks = [*self._suspects, *self._queue.clear()]
         self._suspects.clear()
         error = NotReady(f"Op {self.op} has no worker left and none can be started: the service ends")
@@ -695,8 +702,8 @@ class Batcher:
     def _wait(self, instance: Instance, first: Task, waiting: int, may_grow: bool, now: float) -> float:
         """Return the seconds until a partial batch may be sent to this idle worker instance.
 
-        waiting: queued tasks that the instance may get, of which `first` is the next. may_grow: they fill no
-        batch.
+        waiting: number of queued tasks that the instance may get. first: the next of them. may_grow: whether
+        they fill no batch yet.
         """
         if self._policy.max_queue_delay_s or not may_grow:
             return ripe_in(may_grow, first.queued_at, self._policy, now)
@@ -706,7 +713,7 @@ class Batcher:
     def _may_queue_behind(self, running: Dispatch, waiting: int, now: float) -> bool:
         """Return whether a busy worker instance may get a second dispatch.
 
-        running: the dispatch that it executes. waiting: queued tasks that it may get.
+        running: the dispatch that it executes. waiting: number of queued tasks that it may get.
         """
         if running.is_lone or self.limited is not None:
             return False
@@ -718,7 +725,7 @@ class Batcher:
         return may_queue_behind(tasks, running.began, waiting, size, self.pace.usual_s, now)
 
     def _ripen_in(self, wait_s: float) -> None:
-        """Set a timer that dispatches again in `wait_s` seconds, when a partial batch has waited enough."""
+        """Set a timer that dispatches again in `wait_s` seconds, when a partial batch may leave."""
         if self._ripening is None:
             self._ripening = asyncio.get_running_loop().call_later(wait_s, self._ripen)
 
@@ -746,7 +753,10 @@ class Batcher:
         return True
 
     def _send(self, instance: Instance, tasks: list[Task], now: float) -> None:
-        """Send tasks to a worker instance. An internal error fails these tasks at once."""
+        """Send tasks to a worker instance.
+
+        If the front end has an internal error, the tasks fail immediately.
+        """
         tail: list[Part] = []
         try:
             if self._names_version:
@@ -790,16 +800,19 @@ class Batcher:
         return error is None
 
     def _divide(self, tasks: list[Task]) -> list[Task]:
-        """Return the first of these tasks, up to a large one or a large one alone; queue the others again."""
+        """Return the first of these tasks, and queue the others again: a large task is dispatched alone.
+
+        The result ends before the first large task, or is that task alone if it is the first.
+        """
         end = next((at for at, task in enumerate(tasks) if task.input_bytes > LONE_BYTES), len(tasks))
         for task in tasks[max(1, end) :]:
             self._queue.insert(task)
         return tasks[: max(1, end)]
 
     def _is_of_version(self, task: Task, version: str) -> bool:
-        """Set the model version that the answer names.
+        """Set the model version in the response. If the request names another version, fail the task.
 
-        Fail the task, and return False, if another version is requested.
+        Returns whether the task may run.
         """
         if task.dag_run.entry.versioned == self.op:
             request = task.dag_run.request
@@ -860,9 +873,9 @@ class Batcher:
                 self._learn_batch_limit(self._learned, dispatch, instance.idle_since)
 
     def _record_steps(self, timings: Timings, of_steps: Mapping[str, OpFigures]) -> None:
-        """Add the batches of an ensemble's steps, which one worker has run, to the metrics of each step's Op.
+        """Add an ensemble's batches, whose steps one worker has run, to the metrics of each step's Op.
 
-        Requests wait in the queue of the ensemble alone: the queue times of the steps are 0.
+        Requests wait only in the queue of the ensemble, so the queue times of the steps are 0.
         """
         for op, requests, of_batch in timings.steps:
             of_steps[op].record_run(of_batch, requests)
@@ -871,7 +884,7 @@ class Batcher:
                 latencies.observe_step(of_batch, requests)
 
     def timed_out(self, instance: Instance, dispatch: Dispatch) -> None:
-        """Abandon a model run over `op.<name>.timeout`: retry its requests, or fail them after the last try.
+        """Abandon a model run over `op.<name>.timeout`. Retry its requests, or fail them after the last try.
 
         The failure is DeadlineExceeded (HTTP 504).
         """
@@ -903,7 +916,7 @@ class Batcher:
     def _move_requests(self, instance: Instance, verdict: Verdict) -> None:
         """Move the requests of a worker instance whose run is late or hangs to other instances.
 
-        verdict: state of the instance. A process that stays stopped by SIGSTOP is killed.
+        verdict: observed state of the instance. A process that stays stopped by SIGSTOP is killed.
         """
         if verdict is Verdict.LOST:
             instance.process.kill(f"it was stopped (SIGSTOP) in a run, for {STOPPED_LIMIT_S:g} s")
@@ -931,7 +944,7 @@ class Batcher:
     def _run_elsewhere(self, instance: Instance, verdict: Verdict, taken_back: int) -> None:
         """Run the requests of a hung worker instance a second time on other instances.
 
-        The first answer of each counts.
+        For each request, the first answer counts.
 
         With `crash_retry: false` no request runs twice: the requests of the run wait for the hung instance.
         taken_back: number of requests of the instance that have not begun.
@@ -964,7 +977,7 @@ class Batcher:
 
     @isolated(None)
     def _note_pace(self, took_s: float, dispatch: Dispatch) -> None:
-        """Add the time of a worker's tasks to the statistics of speed, and update admission control."""
+        """Add the duration of a dispatch to the statistics of speed, and update admission control."""
         runs = dispatch.runs if self._runs_in_turn else 0
         self.pace.record(took_s, len(dispatch.tasks), runs, dispatch.rows, dispatch.streamed_s)
         self._update_paces()
@@ -984,8 +997,8 @@ class Batcher:
     def requeue_lost(self, process: WorkerProcess) -> None:
         """Queue the tasks of a dying worker process again, except tasks that are blamed for its death.
 
-        Queued tasks go ahead of suspects in the next worker, unless they went ahead in this one. So neither
-        waits for more than one start of a worker on behalf of the other.
+        In the next worker, queued tasks go before suspects, unless they went first in this worker. So neither
+        group waits for more than one worker start because of the other group.
         """
         run_isolated(trace_lost, self.op, process)
         if self.limited is not None:
@@ -1013,6 +1026,6 @@ def _add_step_timings(dispatch: Dispatch, reply: Reply) -> None:
 
 
 def _refuse_late(task: Task) -> None:
-    """Fail a task with DeadlineExceeded (HTTP 504), if its queue policy's timeout finds it in the queue."""
+    """Fail a task with DeadlineExceeded (HTTP 504) if it is still queued after its queue policy's timeout."""
     if not task.left_queue:
         task.fail(DeadlineExceeded("the request has waited as long as its model's queue policy allows"))

@@ -23,10 +23,10 @@ _ON_CARDS = (1, 2)  # of `device_type`: gpu, tensorRT
 
 
 class GpuMemory:
-    """Reader of the GPU memory of each process, from the NVIDIA driver by the package nvidia-ml-py."""
+    """Reads the GPU memory of each process from the NVIDIA driver, through the package nvidia-ml-py."""
 
     def __init__(self, nvml: Any) -> None:
-        """nvml: the module pynvml, initialized."""
+        """Store the module. nvml: the module pynvml, already initialized."""
         self._nvml = nvml
         self._cards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
 
@@ -44,7 +44,10 @@ class GpuMemory:
 
 
 def open_gpu_memory(config: ServiceConfig) -> GpuMemory | None:
-    """Return a reader of GPU memory; None if no Op runs on a GPU, or the driver or its package is missing."""
+    """Return a reader of GPU memory.
+
+    None if no Op runs on a GPU, or if the driver or the package nvidia-ml-py is missing.
+    """
     confs = [op.local_service_conf for op in config.op.values()]
     if not any(conf and (conf.devices or conf.device_type in _ON_CARDS) for conf in confs):
         return None
@@ -53,7 +56,7 @@ def open_gpu_memory(config: ServiceConfig) -> GpuMemory | None:
 
 
 def open_nvml() -> Any | None:
-    """Return the module pynvml, initialized; None without the package nvidia-ml-py or a driver."""
+    """Return the initialized module pynvml; None if the package nvidia-ml-py or a driver is missing."""
     try:
         import pynvml  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
@@ -76,8 +79,8 @@ def register_gauges(
 ) -> None:
     """Register the Prometheus gauges of a service: versions, queues, instances, memory and API keys.
 
-    batchers: by the name of the Op. pending: returns the number of requests that are pending in the front.
-    shards: have further requests of the only Op; None without any.
+    batchers: by the name of the Op. pending: returns the number of pending requests in the front-end process.
+    shards: worker processes that have pending requests of their own; None without shards.
     """
 
     def per_op(read: Callable[[Batcher], int]) -> Rows:
@@ -143,7 +146,7 @@ def _watch_sequences(metrics: Metrics, batchers: Mapping[str, Batcher]) -> None:
 
 
 def watch_shards(metrics: Metrics, shards: Shards) -> None:
-    """Register the metrics of the connections that shards serve."""
+    """Register the metrics of the connections that shards (processes with their own connections) serve."""
     watch, total = metrics.watch, metrics.watch_total
     name = "paddlewheel_shard_connections"
     watch(name, "Connections that shards serve.", lambda: [({}, float(shards.connections))])
@@ -154,7 +157,7 @@ def watch_shards(metrics: Metrics, shards: Shards) -> None:
 
 
 def watch_traces(metrics: Metrics, traces: Traces) -> None:
-    """Register the counter of lost traces."""
+    """Register the counter of request traces that were lost instead of written or sent."""
     name = "paddlewheel_traces_dropped_total"
     metrics.watch_total(
         name,
@@ -164,7 +167,7 @@ def watch_traces(metrics: Metrics, traces: Traces) -> None:
 
 
 def _watch_choices(metrics: Metrics, batchers: Mapping[str, Batcher]) -> None:
-    """Register the gauge of the engines that `auto` has chosen, with their measured rows per second."""
+    """Register the gauge of engines chosen by `auto` in config.yml, with their measured rows per second."""
 
     def choices() -> Rows:
         for op, batcher in batchers.items():

@@ -15,7 +15,7 @@ from pipeline.api.run_resources import Resource, ResourceLimits, RunNeeds, get_l
 
 
 class LimitedInstance(Protocol):
-    """A worker instance, as the rate limiter sees it."""
+    """Interface of a worker instance for the rate limiter."""
 
     number: int  # among the instances of its model
 
@@ -24,7 +24,7 @@ Limited = TypeVar("Limited", bound=LimitedInstance)
 
 
 class Claim(NamedTuple):
-    """The place of a waiting instance among the others, and its needs. The smallest is first."""
+    """The claim of a waiting instance to rate-limiter resources. The smallest claim is served first."""
 
     virtual_time: int
     model: int
@@ -38,7 +38,7 @@ class Claim(NamedTuple):
 
 
 class RunLimiter:
-    """The resources of a server, the instances that hold them, and the models that wait for them."""
+    """Triton's rate limiter: the resources of a server, the instances that hold them, and waiting models."""
 
     def __init__(self, limits: ResourceLimits) -> None:
         self._limits = limits
@@ -51,35 +51,41 @@ class RunLimiter:
     def update_models(self, needs: Iterable[RunNeeds]) -> None:
         """Record the needs of all instances of the served models, after models were loaded or unloaded.
 
-        Without configured limits, the server has as much of each resource as an instance needs at most.
+        Without configured limits, the server has as much of each resource as the largest need of an instance.
         """
         self._largest = get_largest_needs(needs)
 
     def get_count(self, resource: Resource) -> int:
-        """Return how much the server has of a resource."""
+        """Return how many units of a resource the server has."""
         return self._limits.get_count(resource) if self._limits.limits else self._largest.get(resource, 0)
 
     def count_allocated(self) -> Counter[Resource]:
-        """Return how much of each resource the running instances hold."""
+        """Return how many units of each resource the running instances hold."""
         allocated: Counter[Resource] = Counter()
         for needs in self.running.values():
             allocated.update(dict(needs.counts))
         return allocated
 
     def wake_waiting(self) -> None:
-        """Let the models with waiting instances try again, the first claim first."""
+        """Let the models with waiting instances try to dispatch again, in the order of their claims."""
         waiting = [(min(model.waiting.values()), model) for model in self.models if model.waiting]
         for _, model in sorted(waiting, key=lambda pair: pair[0]):
             model.dispatch_soon()
 
 
 class LimitedRuns:
-    """The claims of one model's instances to the resources of a `RunLimiter`."""
+    """The claims of one model's instances to the resources of a `RunLimiter`.
+
+    An attempt is one try of the model's batcher to dispatch its queued requests.
+    """
 
     def __init__(
         self, limiter: RunLimiter, needs: Sequence[RunNeeds], dispatch_soon: Callable[[], None]
     ) -> None:
-        """needs: by number of the instance. dispatch_soon: called when a waiting instance may try again."""
+        """Create the claims of a model. needs: resource needs of each instance, by number of the instance.
+
+        dispatch_soon: called when a waiting instance may try again.
+        """
         self.dispatch_soon = dispatch_soon
         self.waiting: dict[int, Claim] = {}  # by number of the instance
         self._waited: set[int] = set()  # instances that waited before the current attempt
@@ -89,16 +95,16 @@ class LimitedRuns:
         self._model = next(limiter.numbers)
 
     def begin_attempt(self) -> None:
-        """Give up the places of waiting instances, before `select` is called for those that still wait."""
+        """Drop all claims of waiting instances; `select` adds those of instances that still wait."""
         if self not in self._limiter.models:
             self._limiter.models.append(self)
         self._waited = set(self.waiting)
         self.waiting.clear()
 
     def end_attempt(self, *, has_tasks: bool) -> None:
-        """Let other models try again if an instance does not wait any more.
+        """Wake waiting instances of all models if an instance of this model has stopped waiting.
 
-        has_tasks: whether requests of the model are still queued; without any, no instance waits.
+        has_tasks: whether requests of the model are still queued. If not, no instance waits.
         """
         if not has_tasks:
             self.waiting.clear()
@@ -106,9 +112,10 @@ class LimitedRuns:
             self._limiter.wake_waiting()
 
     def select(self, instances: Iterable[Limited]) -> list[Limited]:
-        """Return the instances that may begin a run now, all together; the others wait for resources.
+        """Return the instances that may begin a run now, all at the same time. The others wait for resources.
 
-        An instance also waits while an instance of another model waits for the same resource, and is next.
+        An instance also waits if an instance of another model waits for the same resource and has a smaller
+        claim.
         """
         allocated = self._limiter.count_allocated()
         selected = []
@@ -131,19 +138,22 @@ class LimitedRuns:
         self.waiting.pop(instance.number, None)
 
     def end(self, instance: LimitedInstance) -> None:
-        """Record that an instance has ended its run, or has died: its resources are free."""
+        """Record that an instance has ended its run or has died, which frees its resources."""
         if self._limiter.running.pop(instance, None) is not None:
             self._limiter.wake_waiting()
 
     def close(self) -> None:
-        """Give up all places, because the model gets no new requests."""
+        """Drop the claims of the model, because it gets no new requests."""
         self.waiting.clear()
         if self in self._limiter.models:
             self._limiter.models.remove(self)
             self._limiter.wake_waiting()
 
     def _get_claim(self, instance: LimitedInstance) -> Claim:
-        """Return the claim of an instance. An instance that was idle does not catch up on missed runs."""
+        """Return the claim of an instance.
+
+        An instance that was idle does not get extra runs for the idle time.
+        """
         number = instance.number
         needs = self._needs[number] if number < len(self._needs) else RunNeeds()
         return Claim(max(self._times[number], self._limiter.now), self._model, number, needs)

@@ -72,7 +72,7 @@ def _open_cache(settings: CacheSettings) -> ResponseCache:
 
 
 def _stop_expiry(batchers: Iterable[Batcher]) -> None:
-    """Stop the timers of sequences, and give up claims to resources, of batchers without new requests."""
+    """Stop batchers that get no new requests from expiring sequences and from waiting for resources."""
     for batcher in batchers:
         if batcher.limited is not None:
             batcher.limited.close()
@@ -81,10 +81,13 @@ def _stop_expiry(batchers: Iterable[Batcher]) -> None:
 
 
 class AwaitedEnds:
-    """Waits for requests of some models that began before an instant, to unload or replace the models."""
+    """Waits until all requests of some models that began before an instant have ended.
+
+    Used before models are unloaded or replaced.
+    """
 
     def __init__(self, began_before: float, entries: Iterable[Entry]) -> None:
-        """began_before: instant of time.monotonic(). entries: the models."""
+        """Start to count. began_before: instant of time.monotonic(). entries: the states of the models."""
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._began_before = began_before
         self._entries = set(entries)
@@ -98,7 +101,7 @@ class AwaitedEnds:
                 self._over.set_result(None)
 
     async def over(self, timeout_s: float) -> None:
-        """Wait until all of these requests have ended, or for `timeout_s` seconds."""
+        """Wait until all awaited requests have ended, but at most `timeout_s` seconds."""
         if self._open:
             await asyncio.wait({self._over}, timeout=timeout_s)
 
@@ -112,12 +115,12 @@ TICKS_PER_S = 100  # resolution of `Deadlines`: buckets cost less than a timer f
 
 
 class Tap(Protocol):
-    """Copies requests for an Op to the workers of another version, or sends requests there."""
+    """Interface of a model upgrade: copies or redirects an Op's requests to another version's workers."""
 
     def pass_on(
         self, enqueue: Callable[[DagRun, str, Inputs], None], dag_run: DagRun, node: str, inputs: Inputs
     ) -> None:
-        """Queue a task of an Op for the served or the other version, and copy it for a comparison if needed.
+        """Queue a task for the served version or the other version, and copy it if the versions are compared.
 
         enqueue: queues a task for the served version.
         """
@@ -129,9 +132,9 @@ class Deadlines:
 
     Its resolution is ten milliseconds.
 
-    Each tick has a bucket of the requests that expire with it, and the earliest bucket has the only timer. An
-    answered request leaves its bucket. While all requests are answered in time, the timer fires about once
-    per `request_timeout`.
+    Requests that expire in the same tick share a bucket, and only the earliest bucket has a timer. An
+    answered request is removed from its bucket. While all requests are answered in time, the timer fires
+    about once per `request_timeout`.
     """
 
     def __init__(self) -> None:
@@ -154,7 +157,7 @@ class Deadlines:
         return key
 
     def discard(self, dag_run: DagRun, key: int) -> None:
-        """Remove a request that has ended. key: the result of `add`."""
+        """Remove a request that has ended. key: the result of `expire_at`."""
         bucket = self._buckets.get(key)
         if bucket is not None:
             bucket.pop(dag_run, None)
@@ -183,7 +186,7 @@ class Deadlines:
             self._arm(min(self._buckets))
 
     def _expire_run(self, dag_run: DagRun, now: float) -> None:
-        """End an expired request, or await its new deadline if it has sent one of several answers."""
+        """End an expired request. If it has sent the first of several answers, await its new deadline."""
         if dag_run.answered_at and (deadline := dag_run.get_deadline()) > now:
             dag_run.due_key = self.expire_at(dag_run, deadline)
         else:
@@ -196,7 +199,7 @@ class Scheduler:
     takes_messages: whether the app's own RequestOp parses the request; its inputs are then the raw bytes.
     recorded: called with path and body of each answered HTTP request; None while requests are not recorded.
 
-    shards: processes that serve connections by themselves; None without any.
+    shards: worker processes that serve HTTP connections themselves; None if the service has none.
     """
 
     def __init__(
@@ -208,9 +211,10 @@ class Scheduler:
         create_plan: Callable[[App, str], Plan] | None = None,
         create_process: Callable[..., WorkerProcess] | None = None,
     ) -> None:
-        """Create the queues and pools of all Ops; `running` starts their workers.
+        """Create the queues and worker pools of all Ops. The context manager `running` starts the workers.
 
-        create_plan, create_process: of an Op's workers. A shard runs its Op in threads of its own process.
+        create_plan, create_process: create the plan and the processes of an Op's workers. A shard runs its Op
+        in threads of its own process.
         """
         config = app.config.dag
         self.app = app
@@ -283,13 +287,16 @@ class Scheduler:
     def batcher(self, op: str, app: App) -> Batcher:
         """Create a batcher, with its worker pool, for a pipeline step (Op) of a new or reloaded app.
 
-        It gets requests after `replace_app`.
+        The batcher gets requests after `replace_app`.
         """
         figures = self.metrics.of_ops.setdefault(op, self._create_figures(OpFigures))
         return self._create_batcher(op, app, figures)
 
     def _create_figures(self, kind: type[_Figures]) -> _Figures:
-        """Create the metrics of an Op or of a model of several Ops, with summaries if the server has them."""
+        """Create the metrics of an Op or of a model with several Ops.
+
+        They include latency summaries if the server has them.
+        """
         if not self._has_summaries:
             return kind()
         latencies = ModelLatencies()
@@ -312,12 +319,12 @@ class Scheduler:
         )
 
     def create_batcher_beside(self, op: str, plan: Plan, live_op: str = "") -> Batcher:
-        """Create a batcher, with its worker pool, for another version of a model beside the served one.
+        """Create a batcher, with its worker pool, for another version of a model beside the served version.
 
         A failure of the workers has no effect on the service. The workers are no shards.
 
-        live_op: the Op whose requests run here, and whose metrics and clients count them. Empty for copies of
-        requests, which count in no metric.
+        live_op: the Op whose requests run here and are counted in the Op's metrics and fair queue. Empty for
+        copies of requests, which no metric counts.
         """
         services = self._services._replace(pool_ready=lambda: None, start_failed=lambda pool: None)
         if self.shards is not None:
@@ -327,7 +334,10 @@ class Scheduler:
         return Batcher(op, plan.app.config, plan, figures, fair_queue, lambda: None, services)
 
     def mirror(self, op: str, tap: Tap | None) -> None:
-        """Pass the requests for a pipeline step (Op) through `tap`; None: no longer."""
+        """Pass the requests for a pipeline step (Op) through `tap`.
+
+        With None, stop passing them through a tap.
+        """
         if tap is None:
             self._taps.pop(op, None)
         else:
@@ -335,12 +345,12 @@ class Scheduler:
         self._renew_entries()
 
     def is_idle(self, op: str) -> bool:
-        """Return whether the pipeline step (Op) has an instance without work and no queued request."""
+        """Return whether the pipeline step (Op) has an instance without work, and no request is queued."""
         batcher = self._batchers.get(op)
         return batcher is not None and batcher.idle
 
     def _update_limiter(self) -> None:
-        """Let the rate limiter know the instances of the served models."""
+        """Tell the rate limiter the resource needs of all instances of the served models."""
         if self._limiter is not None:
             app = self.app
             self._limiter.update_models(need for op in app.ops for need in app.get_run_needs(op))
@@ -354,7 +364,7 @@ class Scheduler:
         return OpQueue(self._find_enqueue(op), batcher.record_error)
 
     def _find_enqueue(self, op: str) -> Callable[[DagRun, str, Inputs], None]:
-        """Return the function that queues a task for an Op, through the tap of an upgrade if there is one."""
+        """Return the function that queues a task for an Op. During an upgrade, the function calls its tap."""
         tap, enqueue = self._taps.get(op), self._batchers[op].enqueue
         return enqueue if tap is None else partial(tap.pass_on, enqueue)
 
@@ -371,7 +381,7 @@ class Scheduler:
     def _entry(self, model: ServedModel, requests: RequestFigures | None = None) -> Entry:
         """Return the state that all requests of a model share: its DAG, queues, limits and metrics.
 
-        requests: totals of its requests so far.
+        requests: totals of the model's requests so far.
         """
         graph, config = model.graph, self.app.config.dag
         with_version = [op for op in graph.ops if self._pools[op].plan.version and not model.version]
@@ -413,9 +423,10 @@ class Scheduler:
         return get_model_domain(model, [self._batchers[op].number for op in ops])
 
     def _create_histogram(self, model: ServedModel, requests: RequestFigures | None) -> Distribution | None:
-        """Return the histogram of the time to a decoupled model's first response; a reload keeps its counts.
+        """Return the histogram of a decoupled model's time to the first response. A reload keeps its counts.
 
-        requests: totals of the model's requests. None without histograms, and for a model of one response.
+        requests: totals of the model's requests. Returns None if the server has no histograms, and for a
+        model with exactly one response per request.
         """
         repository = self.app.repository
         if repository is None or not repository.metrics.histogram_latencies or not model.is_decoupled:
@@ -432,7 +443,7 @@ class Scheduler:
         return self._cache
 
     def is_cached(self, model: str) -> bool:
-        """Return whether the response cache answers requests of a model. model: its key."""
+        """Return whether a model's responses may come from the response cache. model: the model's key."""
         return self._entries[model].begin_cached is not None
 
     def keeps_sequences(self, model: str) -> bool:
@@ -459,9 +470,9 @@ class Scheduler:
         return self._pools
 
     def version(self, model: str) -> str:
-        """Return the version of a model as its answers name it.
+        """Return the version of a model for its responses. model: key of the model, as in all methods here.
 
-        It is constant for a model without a single versioned Op. model: key of the model, as everywhere here.
+        If not exactly one Op of the model has versions, the result is constant.
         """
         entry = self._entries[model]
         return self._pools[entry.versioned].plan.version if entry.versioned else entry.version
@@ -480,7 +491,7 @@ class Scheduler:
     def model_ready(self, model: str) -> bool:
         """Return whether a model is ready: each pipeline step (Op) has a worker that seems to work.
 
-        `is_ready` of a Python model must not say otherwise.
+        If a Python model has a method `is_ready`, it must also return true.
         """
         ops = self._entries[model].dag.ops
         return all(self.op_ready(op) and self._pools[op].is_model_ready for op in ops)
@@ -490,7 +501,8 @@ class Scheduler:
         """Whether the server as a whole is ready, for KServe's server readiness.
 
         Every Op needs an instance that seems to work, except Ops that were unloaded by request. After the
-        start, Ops that run all steps of an ensemble don't count: the Ops of the steps can serve it.
+        start, Ops that run all steps of an ensemble in one worker don't count, because the Ops of the steps
+        can serve the ensemble.
         """
         return (
             self._accepting
@@ -522,32 +534,32 @@ class Scheduler:
     def requests(self, model: str) -> RequestFigures | None:
         """Return the totals of a model's requests: counts, rows and seconds.
 
-        None for a model of a single Op: the metrics of the Op count its requests.
+        Returns None for a model of a single Op, because the metrics of the Op count its requests.
         """
         return self._entries[model].requests
 
     def request_figures(self) -> dict[str, RequestFigures]:
-        """Return the totals of requests by model, for the models of several Ops."""
+        """Return the request totals of each model with several Ops, by the model's key."""
         return {entry.model: entry.requests for entry in self._entries.values() if entry.requests is not None}
 
     def _add_growth(self, now: Totals, before: Totals | None) -> None:
         add_metrics_growth(self.metrics, self.request_figures(), now, before)
 
     def deadline(self, timeout_s: float = math.inf, began: float = 0.0) -> float:
-        """Return the deadline of a request, an instant of time.monotonic(); infinite without a limit.
+        """Return the deadline of a request as an instant of time.monotonic(); infinite if there is no limit.
 
-        timeout_s: the client's timeout, which `request_timeout` limits. began: arrival of the request; 0 for
-        now.
+        timeout_s: the client's timeout; `request_timeout` is the maximum. began: arrival of the request; 0
+        for now.
         """
         least_s = timeout_s if timeout_s < self._timeout_s else self._timeout_s
         return (began or time.monotonic()) + least_s
 
     @isolated(None)
     def begin_trace(self, request: Request, protocol: str, received_at: float, traceparent: str) -> None:
-        """Choose whether a request is traced, and begin its trace. Call it only if `traces.is_on` is set.
+        """Decide whether a request is traced, and begin its trace. Call this only if `traces.is_on` is set.
 
-        protocol: HTTP or GRPC. received_at: instant of time.monotonic(). traceparent: the request's header of
-        this name; empty without one.
+        protocol: HTTP or GRPC. received_at: instant of time.monotonic(). traceparent: value of the header
+        `traceparent`; empty if it is missing.
         """
         entry = self._entries.get(request.model)
         trace = None if entry is None else self.traces.sample(request.service, traceparent)
@@ -562,8 +574,8 @@ class Scheduler:
     def begin_request(self, request: Request, answered: Callable[[Answer], None]) -> DagRun:
         """Admit a request and start it. `answered` is called once, later, with the response body or an error.
 
-        Return a handle of the running request: its `leave` drops queued work after the client has
-        disconnected. Raises ServingError for a request that is not admitted.
+        Returns the running request. Its method `leave` drops queued work after the client has disconnected.
+        Raises ServingError for a request that is not admitted.
         """
         if not self._became_ready.done():
             raise NotReady("the service is starting; ask /health/ready")
@@ -608,9 +620,10 @@ class Scheduler:
         return dag_run
 
     def find_overload(self, client: Client) -> Overloaded | None:
-        """Return the error for all requests of this client to the default model, before they are parsed.
+        """Return the error that any request of this client to the default model would get now.
 
-        None if `begin_request` has to decide. The error is counted, and must not be raised.
+        The request then need not be parsed. Returns None if only `begin_request` can decide. The error is
+        counted, and must not be raised, because it is shared.
         """
         if self._pending < self._max_pending or self.traces.is_on or self._unloaded:
             return None
@@ -623,7 +636,7 @@ class Scheduler:
         return error
 
     async def infer(self, request: Request) -> Answer:
-        """Run a request to its end, and return the response body, or the ServingError in its place.
+        """Run a request to its end. Return the response body, or a ServingError if the request fails.
 
         Raises ServingError for a request that is not admitted. Cancelling the call drops the request.
         """
@@ -641,7 +654,7 @@ class Scheduler:
             raise
 
     def _ended(self, dag_run: DagRun, answer: Answer | None) -> None:
-        """Account for a finished request, and pass its answer to the listener.
+        """Remove a finished request from all counts, and pass its answer to its listener.
 
         answer: None if the client has left.
         """
@@ -674,7 +687,7 @@ class Scheduler:
     def _record_end(self, dag_run: DagRun, answer: Answer | None, took_s: float) -> None:
         """Add a finished request to the metrics of its protocol and of its model.
 
-        took_s: from admission to answer.
+        took_s: seconds from admission to response.
         """
         if dag_run.is_passed_on:
             return
@@ -705,14 +718,14 @@ class Scheduler:
         )
 
     def _notify_of_end(self, dag_run: DagRun) -> None:
-        """Report a finished request to a waiting unload, reload or drain."""
+        """Report the end of a request to the unload, reload or drain that waits for it."""
         for ends in self._awaited_ends:
             ends.record(dag_run)
         if self._pending == 0 and not self._accepting:
             self._drained.set()
 
     async def withdraw(self, ops: Collection[str], timeout_s: float) -> None:
-        """Refuse new requests for these pipeline steps (Ops), and wait for the admitted ones.
+        """Reject new requests for these pipeline steps (Ops), and wait for the admitted requests.
 
         timeout_s: maximum wait in seconds.
         """
@@ -744,9 +757,9 @@ class Scheduler:
         return bool(unloaded) and (model in unloaded or not unloaded.isdisjoint(self._entries[model].dag.ops))
 
     def is_unloaded(self, part: str) -> bool:
-        """Return whether this pipeline step (Op), or the model of this key, was unloaded by itself.
+        """Return whether this Op or model was unloaded itself, and not only an Op that the model uses.
 
-        part: name of the Op or key.
+        part: name of the Op, or key of the model.
         """
         return part in self._unloaded
 
@@ -797,7 +810,7 @@ class Scheduler:
             await stack.enter_async_context(scaling.scale_in_background())
 
     async def _stop_upkeep(self, *pools: WorkerPool) -> None:
-        """Stop the background checks of these worker pools; of all pools without arguments."""
+        """Stop the background checks of the given worker pools; without arguments, of all pools."""
         for pool in pools or tuple(self._keepers):
             if keeper := self._keepers.pop(pool, None):
                 await keeper.aclose()
@@ -805,8 +818,8 @@ class Scheduler:
     async def replace_app(self, app: App, batchers: Mapping[str, Batcher]) -> list[Batcher]:
         """Serve the models of this app from now on, after models were loaded, changed or removed.
 
-        batchers: of the changed Ops, with ready workers. Return the former batchers, which get no new
-        requests; pass them to `retire`.
+        batchers: the batchers of the changed Ops, with ready workers. Returns the former batchers, which get
+        no new requests; pass them to `retire`.
         """
         gone = [op for op in self._batchers if op not in (*app.ops, *app.joint_ops)]
         former = [self._batchers[op] for op in (*gone, *batchers) if op in self._batchers]
@@ -824,7 +837,7 @@ class Scheduler:
         return former
 
     def _renew_entries(self) -> None:
-        """Create the states of all models anew. Pending requests keep the former states."""
+        """Replace the request states of all models by new ones. Pending requests keep the former states."""
         former = {*self._former_entries, *self._entries.values()}
         self._former_entries = [entry for entry in former if entry.pending]
         self._entries = {model.key: self._renewed(model) for model in self.app.models}
@@ -833,7 +846,7 @@ class Scheduler:
         self._serves_sequences = any(entry.sequences for entry in self._entries.values())
 
     def _renewed(self, model: ServedModel) -> Entry:
-        """Return the new state of a model, with the request totals of its former state."""
+        """Return a new request state of a model, which keeps the request totals of the former state."""
         former = self._entries.get(model.key)
         return self._entry(model, None if former is None else former.requests)
 
@@ -866,7 +879,7 @@ class Scheduler:
     async def drain(self, timeout_s: float) -> bool:
         """Wait until all admitted requests are answered.
 
-        Return false if one is left after `timeout_s` seconds.
+        Returns False if requests remain after `timeout_s` seconds.
         """
         if self._pending == 0:
             return True
@@ -881,8 +894,9 @@ class Scheduler:
     def _fail_start(self, pool: WorkerPool) -> None:
         """Handle a pipeline step (Op) whose workers can't be started.
 
-        The service ends, or it refuses requests for the Op until the Op is loaded. While a load starts the
-        workers, the load fails instead, and another pool may serve the Op.
+        Depending on the app, the service ends, or it rejects requests for the Op until the Op is loaded
+        again. Workers that are started for a load are ignored here: the load itself fails, and the pool that
+        serves the Op stays.
         """
         op, reason = pool.op, pool.given_up_reason
         if self._pools.get(op) is not pool:
@@ -908,10 +922,10 @@ class Scheduler:
             self._became_ready.set_result(None)
 
     def _is_start_over(self, pool: WorkerPool) -> bool:
-        """Return whether the start of the service need not wait for a pool any more.
+        """Return whether the start of the service no longer waits for this worker pool.
 
         An Op of a script needs one ready worker. As in Triton, a model of a repository needs all its workers,
-        unless other machines run them, which may lack the room.
+        unless they run on other nodes, which may lack resources for all of them.
         """
         needs_all = self.app.repository is not None and self.app.config.nodes is None
         return pool.given_up or (pool.ready > 0 and (pool.is_complete or not needs_all))

@@ -27,7 +27,7 @@ Key = int | str
 
 
 class LiveSequence:
-    """A sequence of one correlation id: its state, and the turns of its open requests."""
+    """A live sequence (Triton's stateful batching) of one correlation id: its state and its open requests."""
 
     __slots__ = ("has_slot", "idle_since", "instance", "key", "size", "started", "state", "turns")
 
@@ -43,7 +43,7 @@ class LiveSequence:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a further request needs no START: no admitted request ends the sequence."""
+        """Whether a new request may join without the flag START: no admitted request ends the sequence."""
         return not self.turns[-1].ends if self.turns else self.started
 
     def set_state(self, state: Sequence[Part] | None) -> None:
@@ -52,10 +52,10 @@ class LiveSequence:
 
 
 class Turn:
-    """The place of one request in its sequence, from its admission to its end: a `SequenceTurn`.
+    """The place of one request in its sequence, from its admission to its end. Implements `SequenceTurn`.
 
     The request may run the Op several times, in an ensemble or after a jump. Its tasks run one after the
-    other, each with the state of the one before.
+    other, each with the state that the previous task has left.
     """
 
     __slots__ = (
@@ -76,7 +76,7 @@ class Turn:
     def __init__(
         self, owner: Sequences, sequence: LiveSequence, options: RequestOptions, *, ends: bool
     ) -> None:
-        """ends: the sequence ends with the request."""
+        """Create the turn of a request. ends: whether the sequence ends with the request."""
         self._owner = owner
         self._sequence = sequence
         self._first_options = options
@@ -94,7 +94,7 @@ class Turn:
         self.starts = bool(self.options.flags & START)  # whether the next task starts the sequence
 
     def admit(self, task: Task) -> bool:
-        """Return whether a new task of the request may be queued now. If not, it is queued later."""
+        """Return whether a new task of the request may be queued now. Otherwise the turn queues it later."""
         if self._current and self._error is not None:
             asyncio.get_running_loop().call_soon(task.fail, self._error)
             return False
@@ -105,7 +105,7 @@ class Turn:
         return False
 
     def record_state(self, state: Sequence[Part]) -> None:
-        """Record that a task of the request has ended. state: the next one; empty if it is unchanged."""
+        """Record that a task of the request has ended. state: the new state; empty if it is unchanged."""
         if state:
             self.state = state
         self._running = False
@@ -113,9 +113,10 @@ class Turn:
         self._go_on()
 
     def reschedule(self, task: Task) -> None:
-        """Queue a task again, because its model wants the request in a later batch.
+        """Queue a task again, because its model has asked to run the request again in a later batch.
 
-        The request has no flags from then on, and only the instance that keeps its state may run it.
+        From then on, the request has no START or END flags, and only the instance that keeps its state may
+        run it.
         """
         self.options, self.starts = self._first_options._replace(flags=0), False
         self._owner.release(task)
@@ -126,22 +127,22 @@ class Turn:
         return self._sequence
 
     def bind(self, instance: object, *, is_retry: bool) -> ServingError | None:
-        """Bind the sequence to the worker instance that gets the request, if the instance keeps the state.
+        """Bind the sequence to the worker instance that gets the request, if the instance keeps its state.
 
-        Returns the error of a request whose state another instance keeps, or which ran before.
+        Returns an error if another instance keeps the state, or if the request has run before.
         """
         self.was_sent = True
         return self._owner.bind(self._sequence, self, instance, is_retry=is_retry)
 
     def restart(self) -> None:
-        """Forget the tasks of the request and their states, because the whole request is run again."""
+        """Forget the request's tasks and the states that they produced, because the request runs again."""
         self._waiting.clear()
         self._running = False
         self._reset_options()
         self.state = None if self.starts else self._sequence.state
 
     def begin(self, error: ServingError | None) -> None:
-        """Make the request the current one of its sequence. error: refuses the request."""
+        """Make the request the current one of its sequence. error: if set, the request fails with it."""
         self._current, self._error = True, error
         self.state = None if self.starts else self._sequence.state
         if error is None:
@@ -159,17 +160,20 @@ class Turn:
                 return
 
     def find_refusal(self) -> ServingError | None:
-        """Return the error of a request whose new state exceeds `limits.sequence_bytes`, else None."""
+        """Return an error if all states exceed `limits.sequence_bytes` with the new state, else None."""
         return None if self.ends else self._owner.find_refusal(self._sequence, self.state)
 
     def end(self, *, succeeded: bool) -> None:
-        """Give up the turn, at the end of the request. The state of a successful request is kept."""
+        """End the turn, because the request has ended. If it succeeded, the sequence keeps its new state."""
         self._waiting.clear()
         self._owner.end_turn(self._sequence, self, succeeded=succeeded and self._error is None)
 
 
 def end_turns(turns: Iterable[SequenceTurn], answer: Answer | None) -> Answer | None:
-    """End the turns of a finished request in its sequences. Returns its answer, or the error in its place."""
+    """End the turns of a finished request in all its sequences. Return its answer.
+
+    The answer is replaced by an error if a new state can't be kept.
+    """
     turns = tuple(turns)
     if isinstance(answer, list):
         answer = next(filter(None, (turn.find_refusal() for turn in turns)), answer)
@@ -179,7 +183,7 @@ def end_turns(turns: Iterable[SequenceTurn], answer: Answer | None) -> Answer | 
 
 
 class Sequences:
-    """The live sequences of one Op, by correlation id: order of requests, state, expiry and limits."""
+    """All live sequences (Triton's stateful batching) of one Op: request order, states, expiry and limits."""
 
     def __init__(
         self,
@@ -190,7 +194,10 @@ class Sequences:
         clock: Callable[[], float] = time.monotonic,
         list_instances: Callable[[], Sequence[object]] = tuple,
     ) -> None:
-        """release: queues a task whose predecessor has ended. list_instances: returns the ready instances."""
+        """Create the registry, without sequences. release: queues a task whose predecessor has ended.
+
+        list_instances: returns the ready worker instances.
+        """
         self.op = op
         self.expired = 0  # sequences that were freed after the idle time
         self.bytes = 0  # of all states
@@ -213,7 +220,7 @@ class Sequences:
 
     @property
     def is_bound(self) -> bool:
-        """Whether an instance keeps the state of a sequence, and runs all requests of the sequence."""
+        """Whether each sequence is bound to the instance that keeps its state and runs all its requests."""
         return self._rules.bound
 
     @property
@@ -222,9 +229,9 @@ class Sequences:
         return len(self._by_key)
 
     def check(self, request: Request) -> None:
-        """Raise ServingError for a request that can't join a sequence. Changes no sequence but expired ones.
+        """Raise ServingError for a request that can't join a sequence. Frees expired sequences first.
 
-        The words are Triton's, as far as it has such an error.
+        The error messages are those of Triton, if Triton has an equivalent error.
         """
         self.expire()
         options = request.options or NO_OPTIONS
@@ -275,7 +282,7 @@ class Sequences:
         )
 
     def join(self, request: Request) -> Turn:
-        """Return the turn of a request that `check` has accepted, behind all requests of its sequence."""
+        """Add a request that `check` has accepted to the end of its sequence, and return its turn."""
         options = request.options or RequestOptions(parameters={})  # msgpack encodes no other mapping
         if not options.correlation_id:
             unused = next(number for number in self._ids if number not in self._by_key)
@@ -296,7 +303,7 @@ class Sequences:
         return turn
 
     def give_slots(self) -> None:
-        """Begin the sequences that wait for a slot of an instance, as far as slots are free."""
+        """Begin the sequences that wait for a slot of an instance, until no slot is free."""
         while self._backlog:
             sequence = self._backlog[0]
             is_waiting = bool(sequence.turns) and not sequence.has_slot  # else its clients have left
@@ -310,7 +317,7 @@ class Sequences:
     def _bind_to_least(self, sequence: LiveSequence, slots: int) -> bool:
         """Bind a sequence to the instance with the fewest sequences.
 
-        Return false if no instance is ready, or if the instance has as many sequences as slots.
+        Returns False if no instance is ready, or if all slots of that instance are in use.
         """
         instances = self._list_instances()
         instance = min(instances, key=self._bound.__getitem__, default=None)
@@ -329,9 +336,10 @@ class Sequences:
             self._bound[instance] += 1
 
     def group_tasks(self, tasks: Iterable[Task]) -> dict[object, list[Task]]:
-        """Return queued tasks by the instance that keeps the state of their sequence.
+        """Group queued tasks by the instance that keeps the state of their sequence.
 
-        A task whose instance is gone fails, unless it starts its sequence: then another instance gets it.
+        If the instance is gone, the task fails, unless it starts its sequence; then the task is bound to
+        another instance.
         """
         groups: dict[object, list[Task]] = {}
         instances = self._list_instances()
@@ -368,9 +376,9 @@ class Sequences:
     def bind(
         self, sequence: LiveSequence, turn: Turn, instance: object, *, is_retry: bool
     ) -> ServingError | None:
-        """Bind a sequence to an instance, at START. Returns an error if another instance keeps its state.
+        """Bind a sequence to an instance at START. Return an error if another instance keeps its state.
 
-        is_retry: an earlier try of the request may have changed the state.
+        is_retry: whether an earlier try of the request may have changed the state.
         """
         if not self._rules.bound:
             return None
@@ -390,7 +398,7 @@ class Sequences:
         )
 
     def find_refusal(self, sequence: LiveSequence, state: Sequence[Part] | None) -> ServingError | None:
-        """Return the error for a state that exceeds `limits.sequence_bytes`, else None."""
+        """Return an error if all states exceed `limits.sequence_bytes` with this new state, else None."""
         most = self._limits.sequence_bytes
         if self.bytes - sequence.size + get_size(state) <= most:
             return None
@@ -400,7 +408,7 @@ class Sequences:
         )
 
     def end_turn(self, sequence: LiveSequence, turn: Turn, *, succeeded: bool) -> None:
-        """Remove a turn. If it was the current one, store its state, and begin the next turn."""
+        """Remove the turn of a finished request. If it is current, store its state and begin the next."""
         turns = sequence.turns
         was_current = bool(turns) and turns[0] is turn
         turns.remove(turn)
@@ -436,7 +444,7 @@ class Sequences:
             self.expired += 1
 
     def _arm(self) -> None:
-        """Set the timer for the sequence that is idle for longest, unless it is set."""
+        """Set the expiry timer for the sequence that has been idle longest, unless a timer is set."""
         if self._timer is None and self._idle:
             first = next(iter(self._idle.values()))
             wait_s = max(0.0, first.idle_since + self._idle_s - self._clock())
@@ -455,5 +463,5 @@ class Sequences:
 
 
 def get_size(state: Sequence[Part] | None) -> int:
-    """Return the bytes of an encoded state."""
+    """Return the size of an encoded sequence state in bytes."""
     return sum(map(len, state or ()))

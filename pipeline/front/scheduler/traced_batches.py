@@ -13,7 +13,7 @@ from pipeline.messages.messages import Reply, Timings
 
 
 def trace_reply(op: str, instance: Instance, dispatch: Dispatch, reply: Reply) -> None:
-    """Add the run behind a reply to the traces of its requests, before the requests are settled."""
+    """Add the model run that a reply reports to the traces of its requests, before they are completed."""
     traced = [
         (settled, task, trace)
         for settled in reply.settled
@@ -56,14 +56,14 @@ def trace_lost(op: str, process: WorkerProcess) -> None:
 
 
 def trace_retry(op: str, task: Task) -> None:
-    """Add another try of a task to the trace of its request."""
+    """Record in the trace of a request that one of its tasks was queued again."""
     trace = task.dag_run.request.trace
     if trace is not None:
         trace.find_step(task.node, op, task.queued_at).notes.append(("REQUEUED", to_ns(time.monotonic())))
 
 
 def _add_steps(trace: RequestTrace, task: Task, dispatch: Dispatch, timings: Timings, now: int) -> None:
-    """Add the steps of an ensemble that one worker has run to a trace, one after the other."""
+    """Add the steps of an ensemble, which one worker has run one after the other, to a trace."""
     began, queued = to_ns(dispatch.began), to_ns(task.queued_at)
     steps = [
         (op, [_list_durations(run) for _, _, run in runs])

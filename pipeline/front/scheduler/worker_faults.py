@@ -27,7 +27,7 @@ IDLE_SHARE = 0.02  # of a core: a process that uses less is idle, but for thread
 
 
 class RunTimes(NamedTuple):
-    """Usual and mean time of a model's batches in the workers, in seconds, see `Pace`."""
+    """Recent and mean duration of a model's batches in the workers, in seconds, see `Pace`."""
 
     usual_s: float | None  # follows the latest dispatches closely; None before the first
     run_s: float  # mean; 0 before the first
@@ -35,7 +35,7 @@ class RunTimes(NamedTuple):
 
 
 class Verdict(Enum):
-    """State of a worker instance that executes tasks: working, late, hung, stopped or lost."""
+    """Health of a worker instance that executes tasks: working, late, stalled, hung, stopped or lost."""
 
     WORKING = "working"
     LATE = "late"  # other instances take the requests behind its run
@@ -46,7 +46,10 @@ class Verdict(Enum):
 
 
 class Sighting(NamedTuple):
-    """Observations of a busy worker process or thread in /proc, since its model run last made progress."""
+    """Observations of a busy worker process or thread in /proc, since its model run last made progress.
+
+    A look is one reading of its CPU time and state.
+    """
 
     progress_at: float  # instant of that progress, by which the run is recognised
     looked_at: float  # instant of the latest look
@@ -56,17 +59,17 @@ class Sighting(NamedTuple):
 
     @classmethod
     def first_look(cls, progress_at: float, now: float, activity: Activity) -> Sighting:
-        """Return the observations after the first look at a busy worker's CPU time and state.
+        """Return the observations after the first reading of a busy worker's CPU time and state.
 
         progress_at, now: instants of time.monotonic().
         """
         return cls(progress_at, now, activity.cpu_s, stopped_s=LOOK_S if activity.is_stopped else 0.0)
 
     def update(self, now: float, activity: Activity) -> Sighting:
-        """Return the observations after one more look at a busy worker's CPU time and state.
+        """Return the observations after another reading of a busy worker's CPU time and state.
 
-        now: instant of time.monotonic(). A look counts for 1.5 `LOOK_S` at most: if the front itself was
-        stopped, it has not seen the process idle.
+        now: instant of time.monotonic(). The time since the previous reading counts for 1.5 `LOOK_S` at most:
+        if the front-end process itself was stopped, it does not know whether the worker was idle.
         """
         elapsed_s = now - self.looked_at
         counted_s = min(elapsed_s, 1.5 * LOOK_S)
@@ -90,11 +93,11 @@ def judge(
     waits_idly: bool = False,
     has_begun: bool = True,
 ) -> Verdict:
-    """Return whether a worker instance works, is late or hangs, from the observations of its process.
+    """Return whether a worker instance works, is late or hangs, given the observations of its process.
 
-    usual_s, run_s, held_s: times of the Op's dispatches, see `RunTimes`. waits_idly: the model is on another
-    server, so that an idle process is no sign of a hang. has_begun: the worker has begun a request of the
-    dispatch.
+    usual_s, run_s, held_s: durations of the Op's dispatches, see `RunTimes`. waits_idly: whether the model is
+    on another server, so that an idle process is no sign of a hang. has_begun: whether the worker has begun a
+    request of the dispatch.
     """
     if sighting.stopped_s >= STOPPED_LIMIT_S:
         return Verdict.LOST
@@ -110,9 +113,9 @@ def judge(
 
 
 def late_after_s(usual_s: float | None, held_s: float = 0.0) -> float:
-    """Return the seconds after which a model run is late, so that no other request should wait behind it.
+    """Return the duration in seconds above which a model run is late. No other request should wait behind it.
 
-    usual_s, held_s: times of the Op's dispatches, see `RunTimes`.
+    usual_s, held_s: durations of the Op's dispatches, see `RunTimes`.
     """
     return 2 * (usual_s or 0.0) + LATE_S + held_s
 
@@ -120,8 +123,8 @@ def late_after_s(usual_s: float | None, held_s: float = 0.0) -> float:
 class HungRuns:
     """Watches the busy workers of one pipeline step (Op), and reports each model run that is late or hangs.
 
-    A look reads /proc and costs microseconds. There is one a second while the Op works; more only while
-    requests wait behind a run.
+    A look at a worker reads /proc and takes microseconds. While the Op works, there is one look per second;
+    there are more only while requests wait behind a run.
     """
 
     def __init__(
@@ -132,10 +135,10 @@ class HungRuns:
         *,
         waits_idly: bool,
     ) -> None:
-        """instances: returns the instances to watch. get_times: returns the usual times of the Op.
+        """Create the watcher. instances: returns the instances to watch. get_times: returns the Op's times.
 
-        report: called with an instance and its verdict, unless it is WORKING, at each look. waits_idly: see
-        `judge`.
+        report: called at each look with an instance and its verdict, unless the verdict is WORKING.
+        waits_idly: see `judge`.
         """
         self._instances = instances
         self._get_times = get_times
@@ -146,7 +149,7 @@ class HungRuns:
         self._look_at = 0.0
 
     def watch(self, instance: Instance) -> None:
-        """Schedule a look at a worker instance that has got a new dispatch, for when its run may be late."""
+        """Schedule a look at a worker instance with a new dispatch, at the time when its run may be late."""
         self._look_by(self._next_look(instance, time.monotonic()))
 
     def _look_by(self, at: float) -> None:
@@ -193,7 +196,7 @@ class HungRuns:
     def _sight(self, instance: Instance, began: float, now: float) -> Sighting:
         """Return the observations of a worker instance's current run.
 
-        A run of less than a second is not looked up in /proc.
+        The process is not looked up in /proc until the run has taken a second.
 
         began: instant at which the run began.
         """
@@ -215,8 +218,8 @@ UNSEEN_DEATHS = 5  # deaths before the first request began; above this, reading 
 def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Task]:
     """Yield the tasks of a dying worker process that must be queued again.
 
-    Possible causes of its death become suspects, which run alone from now on. Tasks that must not run again
-    go to `process.refused` until the cause of the death is known. crash_retry: the setting of the Op.
+    Tasks that may have caused its death become suspects, which run alone from now on. Tasks that must not run
+    again go to `process.refused` until the cause of the death is known. crash_retry: the setting of the Op.
     """
     causes = {task for instance in process.instances for task in _find_causes(instance)}
     for instance in process.instances:
@@ -233,9 +236,9 @@ def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Task]:
 
 
 def _find_causes(instance: Instance) -> list[Task]:
-    """Return the tasks that a worker instance executed when its process died: one may have killed it.
+    """Return the tasks that a worker instance executed when its process died. One of them may have killed it.
 
-    Tasks whose answers go on after their dispatch run in threads of the model.
+    This includes tasks whose answers continue after their dispatch: they run in threads of the model.
     """
     return [*_find_dispatched_causes(instance), *instance.streams.list_tasks()]
 
@@ -253,10 +256,11 @@ def _find_dispatched_causes(instance: Instance) -> list[Task]:
 
 
 def _is_refused(task: Task, crash_retry: bool, *, alone: bool) -> bool:
-    """Mark a task as a suspect for a worker's death, and return whether it must not run again.
+    """Mark a task as a suspect for a worker's death. Return whether it must not run again.
 
-    A death counts only if the process ran no other task (`alone`). An operator may kill a worker with a whole
-    batch, and then the worker that retries one of its requests. The request must survive this.
+    alone: whether the process ran no other task; only then the death counts. For example, an operator may
+    kill a worker with a whole batch, and then the worker that retries one of its requests. The request must
+    survive this.
     """
     if not crash_retry:
         return True

@@ -28,9 +28,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def list_spans(trace: RequestTrace, offset: int) -> Iterator[dict[str, Any]]:
-    """Yield the spans of a request in OTLP's JSON, and of the batches that belong to it.
+    """Yield the spans of a request's trace, and of the batches that belong to it, in OTLP's JSON format.
 
-    offset: nanoseconds from the monotonic clock to the real time.
+    offset: nanoseconds to add to the monotonic clock for the Unix time.
     """
     root = trace.spans[0]
     if trace.caller is None:
@@ -78,7 +78,7 @@ def _list_model_spans(trace: RequestTrace, model: Span, offset: int) -> Iterator
 
 
 def _build_batch(batch: Batch, offset: int) -> dict[str, Any]:
-    """Return the span of a batch, which has a trace of its own and links to the requests in the batch."""
+    """Return the span of a batch. It has its own trace, and links to the requests in the batch."""
     span = _build_span("batch", batch.trace_id, batch.span_id, "", batch.start, batch.end, offset, _INTERNAL)
     span["attributes"] = _build_attributes(
         {
@@ -96,7 +96,7 @@ def _build_batch(batch: Batch, offset: int) -> dict[str, Any]:
 def _build_span(
     name: str, trace_id: str, span_id: str, above: str, start: int, end: int, offset: int, kind: int = _SERVER
 ) -> dict[str, Any]:
-    """Return a span without attributes. above: id of the span above it; empty for none."""
+    """Return a span without attributes. above: id of the parent span; empty if there is none."""
     return {
         "traceId": trace_id,
         "spanId": span_id,
@@ -124,7 +124,7 @@ def _build_attributes(values: dict[str, str | int]) -> list[dict[str, Any]]:
 
 
 class SpanExporter:
-    """Sends the spans of traces to a collector, in batches, from the thread that writes traces.
+    """Sends trace spans to an OpenTelemetry collector, in batches, from the thread that writes traces.
 
     A batch that the collector does not accept within `SEND_S` seconds is dropped.
     """

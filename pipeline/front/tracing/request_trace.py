@@ -19,14 +19,14 @@ Event = tuple[str, int]  # name, nanoseconds of time.monotonic_ns()
 
 
 class TraceParent(NamedTuple):
-    """The place of a request in a trace that its client has begun: the W3C header `traceparent`."""
+    """The parent span of a request in its client's trace, from the W3C header `traceparent`."""
 
     trace_id: str  # 32 hexadecimal digits
     span_id: str  # 16 hexadecimal digits
 
 
 def parse_traceparent(text: str) -> TraceParent | None:
-    """Parse the header `traceparent`. Return None for an invalid value, which W3C says to ignore."""
+    """Parse the header `traceparent`. Return None for an invalid value, as the W3C standard requires."""
     match = _TRACEPARENT.fullmatch(text.strip())
     if match is None or text.startswith("ff") or not int(match[1], 16) or not int(match[2], 16):
         return None
@@ -51,7 +51,7 @@ class Compute(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A run of a model for several requests, in a trace of its own."""
+    """A model run for several requests, recorded as a trace of its own."""
 
     op: str
     worker: str
@@ -65,7 +65,7 @@ class Batch(NamedTuple):
 
 
 class Span:
-    """The part of a model in a traced request."""
+    """The span of one model in the trace of a request."""
 
     __slots__ = (
         "batches",
@@ -99,7 +99,7 @@ class Span:
         self.batches: list[Batch] = []
 
     def list_events(self) -> list[Event]:
-        """Return the start, queue start and end of the model's part of the request, in their order."""
+        """Return the events of the model's span: its start, its start of queueing, and its end."""
         return [
             ("REQUEST_START", self.start),
             ("QUEUE_START", self.queued or self.start),
@@ -108,10 +108,11 @@ class Span:
 
 
 class RequestTrace:
-    """The trace of one request, from its first instant in the server to the last.
+    """The trace of one request, from its arrival at the server to the end of its response.
 
-    spans: that of the requested model is the first. root_id: id of the span around them. caller: the span of
-    the Python model in this server that has sent the request; None for a request of a client.
+    spans: the spans of all models; the requested model is the first. root_id: id of the span around them.
+    caller: the span of the Python model in this server that has sent the request; None for a request of a
+    client.
     """
 
     __slots__ = (
@@ -142,9 +143,9 @@ class RequestTrace:
         *,
         with_tensors: bool,
     ) -> None:
-        """finish: called once, with the complete trace. parent: the client's span.
+        """Create an empty trace. finish: called once, with the complete trace. parent: the client's span.
 
-        open_spans: of all traces of this server whose models may send requests, by their ids.
+        open_spans: the spans of all models in this server that may send requests, by span id.
         """
         self._finish: Callable[[RequestTrace], None] | None = finish
         self._open_spans = open_spans
@@ -167,9 +168,10 @@ class RequestTrace:
     def begin(
         self, protocol: str, received_at: float, model: str, version: str, request_id: str, *, is_single: bool
     ) -> None:
-        """Record the start of the request. protocol: HTTP or GRPC. received_at: of time.monotonic().
+        """Record the start of the request.
 
-        is_single: whether the model is that of one Op, whose run belongs to the model's own span.
+        protocol: HTTP or GRPC. received_at: instant of time.monotonic(). is_single: whether the model
+        consists of one Op, whose run belongs to the model's own span.
         """
         now = time.monotonic_ns()
         self.protocol = protocol
@@ -179,9 +181,9 @@ class RequestTrace:
         self.spans.append(Span(model, version, now, self.caller))
 
     def find_step(self, node: str, op: str, queued_at: float) -> Span:
-        """Return the span of a step, which begins with the first call. op: the Op's name, as MODEL:VERSION.
+        """Return the span of a step. The first call for a step creates its span.
 
-        queued_at: instant of time.monotonic().
+        op: the Op's name, as MODEL:VERSION. queued_at: instant of time.monotonic().
         """
         root = self.spans[0]
         if self.is_single:
@@ -199,19 +201,22 @@ class RequestTrace:
         return span
 
     def begin_response(self, error: str = "") -> None:
-        """Record that the response is complete, and is sent now. error: its message; empty for none."""
+        """Record that the response is complete, and that its sending begins.
+
+        error: the error message; empty for a successful request.
+        """
         now = time.monotonic_ns()
         self.error = error
         self.complete = self.spans[0].end = now
         self.sent = (now, 0)
 
     def end_response(self) -> None:
-        """Record that the response is sent, and pass the trace on."""
+        """Record that the response is sent, and pass the complete trace to `finish`."""
         self.sent = (self.sent[0], time.monotonic_ns())
         self._pass_on()
 
     def end_without_response(self, error: str) -> None:
-        """Pass on the trace of a request that was not admitted, or whose client has left."""
+        """Finish the trace of a request that was not admitted, or whose client has left."""
         self.error = error
         self.spans[0].end = time.monotonic_ns()
         self._pass_on()
@@ -226,19 +231,19 @@ class RequestTrace:
         finish(self)
 
     def issue_traceparent(self, span: Span) -> str:
-        """Return the header `traceparent` for requests that a span's model sends, to this server perhaps."""
+        """Return the header `traceparent` for requests that the span's model sends, maybe to this server."""
         self._open_spans[span.span_id] = span
         return f"00-{self.trace_id}-{span.span_id}-01"
 
     def list_received(self) -> list[Event]:
-        """Return the instants at which the request arrived; none for the request of a model."""
+        """Return the events of the request's arrival; none if a model in this server has sent it."""
         if self.caller is not None:
             return []
         name = "HTTP_RECV" if self.protocol == "HTTP" else "GRPC_WAITREAD"
         return [(f"{name}_START", self.received[0]), (f"{name}_END", self.received[1])]
 
     def list_sent(self) -> list[Event]:
-        """Return the instants at which the response was sent; none without a response."""
+        """Return the events of sending the response; none without a response, or if a model is the client."""
         if not self.sent[0] or self.caller is not None:
             return []
         return [(f"{self.protocol}_SEND_START", self.sent[0]), (f"{self.protocol}_SEND_END", self.sent[1])]
@@ -255,7 +260,8 @@ def add_batch(
 ) -> None:
     """Add a batch to the traces of its requests.
 
-    requests: number of requests. runs: trace and span of each traced request. start, end: in ns.
+    requests: number of requests in the batch. runs: trace and span of each traced request. start, end: in
+    nanoseconds.
     """
     links = [(trace.trace_id, span.span_id) for trace, span in runs]
     batch = Batch(op, worker, requests, start, end, links, secrets.token_hex(16), secrets.token_hex(8), error)
@@ -265,10 +271,10 @@ def add_batch(
 
 
 def place_run(queued: int, began: int, ended: int, durations_ns: Sequence[int]) -> Compute:
-    """Return the start and end of the phases of a run, from the durations that a worker measured, in ns.
+    """Return the start and end of each phase of a run, calculated from the durations that a worker measured.
 
-    queued, began: earliest possible start. ended: arrival of the worker's reply. durations_ns: of
-    preprocess, process and postprocess.
+    All times are in nanoseconds. queued, began: earliest possible starts. ended: arrival of the worker's
+    reply. durations_ns: durations of preprocess, process and postprocess.
     """
     earliest = min(ended, max(queued, began))
     preprocess_ns, process_ns, postprocess_ns = durations_ns
@@ -278,5 +284,5 @@ def place_run(queued: int, began: int, ended: int, durations_ns: Sequence[int]) 
 
 
 def describe_answer(value: Any) -> str:
-    """Return the text of an error for a trace; empty for a response."""
+    """Return the error message of an answer for a trace; empty if the answer is a response."""
     return "" if isinstance(value, list) else str(getattr(value, "message", value))

@@ -19,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def list_entries(trace: RequestTrace) -> list[dict[str, Any]]:
-    """Return the entries of a trace in Triton's format, those of the requested model first."""
+    """Return the entries of a trace in Triton's trace file format. The requested model comes first."""
     root, *steps = trace.spans
     entries = [_build_event(root, event) for event in trace.list_received()]
     entries += _list_model_entries(trace, root)
@@ -68,15 +68,15 @@ def _list_tensors(span: Span, activity: str) -> Iterator[dict[str, Any]]:
 
 
 def encode_trace(trace: RequestTrace) -> bytes:
-    """Return the entries of a trace as JSON, without the brackets around them."""
+    """Return the entries of a trace as elements of a JSON list, without the brackets of the list."""
     return _encode(list_entries(trace))[1:-1]
 
 
 class TraceFile:
-    """A file with a JSON list of traces. It is complete after each trace.
+    """A file with a JSON list of traces, which is complete after each write.
 
-    Another file has the same name with an index, FILE.0, FILE.1, ... Errors of the disk are logged once until
-    a trace is written again.
+    Some trace settings write to FILE.0, FILE.1, ... instead of FILE. Disk errors are logged once until a
+    trace is written again.
     """
 
     def __init__(self, path: str) -> None:
@@ -86,7 +86,7 @@ class TraceFile:
         self._has_failed = False
 
     def append(self, traces: list[bytes]) -> bool:
-        """Add traces to the file itself. Return whether they are written."""
+        """Append traces to the file without an index. Return whether they are written."""
         return self._write(self.path, traces, self._size)
 
     def write_indexed(self, traces: list[bytes]) -> bool:
@@ -96,7 +96,10 @@ class TraceFile:
         return self._write(path, traces, 0)
 
     def _write(self, path: str, traces: list[bytes], size: int) -> bool:
-        """Write traces over the end of a file: over the closing bracket if the file has traces."""
+        """Write traces to the end of a file.
+
+        If the file has traces, overwrite the closing bracket of its list.
+        """
         data = (b"," if size else b"[") + b",".join(traces) + b"]"
         at = max(0, size - 1)
         try:
@@ -117,7 +120,7 @@ class TraceFile:
 
 
 def _write_at(fd: int, data: bytes, at: int, size: int) -> None:
-    """Write all bytes at a place. A failure leaves the file as it was. size: of the file before."""
+    """Write all bytes at an offset of a file. If that fails, restore the file. size: its previous size."""
     try:
         done = 0
         while done < len(data):
@@ -131,13 +134,17 @@ def _write_at(fd: int, data: bytes, at: int, size: int) -> None:
 
 
 class TraceLog:
-    """Traces of one trace setting on their way to a file.
+    """Traces of one trace setting that wait to be written to a file.
 
-    With a count or a log frequency, traces are held until the file is complete, `MAX_HELD_BYTES` at most.
+    If the setting has a count or a log frequency, its traces are held until the file is complete, up to
+    `MAX_HELD_BYTES`.
     """
 
     def __init__(self, file: TraceFile, log_frequency: int, *, holds: bool) -> None:
-        """holds: whether the setting has a count, at whose end the traces get a file with an index."""
+        """Create the log of a trace setting.
+
+        holds: whether the setting has a count, after which its traces are written to a file with an index.
+        """
         self._file = file
         self._log_frequency = log_frequency
         self._holds = holds or log_frequency > 0
@@ -147,7 +154,7 @@ class TraceLog:
     def add(self, trace: RequestTrace, *, is_last: bool) -> int:
         """Add a trace. Return the number of traces that could not be written.
 
-        is_last: whether it is the last of the setting's count.
+        is_last: whether it is the last trace of the setting's count.
         """
         data = encode_trace(trace)
         self._traces.append(data)

@@ -35,22 +35,22 @@ class TraceValues:
 
 
 class Sink(Protocol):
-    """Writes the traces of a trace setting, in the writing thread.
+    """Interface that receives the traces of a trace setting in the writing thread, and writes them.
 
     Each method returns the number of lost traces.
     """
 
     def add(self, trace: RequestTrace, *, is_last: bool) -> int:
-        """Accept a trace. is_last: whether it is the last of the setting's count."""
+        """Accept a trace. is_last: whether it is the last trace of the setting's count."""
         ...
 
     def close(self) -> int:
-        """Write the traces that wait."""
+        """Write the remaining traces."""
         ...
 
 
 class TraceSetting:
-    """A trace setting in force: counts requests, and chooses the requests that are traced."""
+    """An active trace setting: counts requests, and chooses the requests that are traced."""
 
     def __init__(
         self,
@@ -59,7 +59,10 @@ class TraceSetting:
         collect: Callable[[TraceSetting, bool, RequestTrace], None],
         open_spans: dict[str, Span],
     ) -> None:
-        """sink: None without a file. collect: called with the setting, whether it counts, and each trace."""
+        """Create the setting. sink: writes or sends the traces; None if no destination is configured.
+
+        collect: called with the setting, whether the trace counts, and the trace.
+        """
         self.values = values
         self.remaining = values.count
         self.sink = sink
@@ -77,9 +80,9 @@ class TraceSetting:
         return self.remaining == 0 and self.collected == self._chosen
 
     def sample(self, parent: TraceParent | None) -> RequestTrace | None:
-        """Return a trace for the next request; None for a request that is not traced.
+        """Return a trace for the next request; None if the request is not traced.
 
-        parent: the client's span. A request with such a span is always traced, and not counted.
+        parent: the client's span. A request with a client span is always traced, and not counted.
         """
         if not self.is_active:
             return None
@@ -100,8 +103,8 @@ class TraceSetting:
 class Traces:
     """Chooses the requests that are traced, and writes their traces in a thread.
 
-    is_on: whether a request may be traced now. is_possible: whether clients can turn tracing on. A trace that
-    finds too many before it in the queue is dropped and counted.
+    is_on: whether a request may be traced now. is_possible: whether clients can turn tracing on. If the queue
+    of the writing thread is full, traces are dropped and counted.
     """
 
     def __init__(self, config: TraceConfig) -> None:
@@ -126,7 +129,7 @@ class Traces:
             )
 
     def get_values(self, model: str = "") -> TraceValues:
-        """Return the trace setting of a model, or of all models for an empty name."""
+        """Return the trace setting of a model; with an empty name, the setting of all models."""
         config = self.config
         start = {
             "levels": tuple(config.level),
@@ -137,13 +140,14 @@ class Traces:
         return TraceValues(**{**start, **self._of_all, **self._of_model.get(model, {})})
 
     def get_remaining(self, model: str = "") -> int:
-        """Return how many traces the setting of a model still collects; -1: any number."""
+        """Return how many more traces the setting of a model collects; -1 for an unlimited number."""
         return self._settings.get(model, self._setting).remaining
 
     def update(self, changes: Mapping[str, Any], model: str = "") -> None:
-        """Change the trace setting of a model, or of all models for an empty name.
+        """Change the trace setting of a model; with an empty name, the setting of all models.
 
-        changes: by field of `TraceValues`; None resets a field. A setting begins to count anew.
+        changes: new values by field of `TraceValues`; None resets a field. The request counter of the
+        sampling rate starts again at zero.
         """
         changed = self._of_model.setdefault(model, {}) if model else self._of_all
         if "count" in changed:
@@ -179,15 +183,15 @@ class Traces:
         self.is_on = any(setting.is_active for setting in (self._setting, *self._settings.values()))
 
     def sample(self, model: str, traceparent: str) -> RequestTrace | None:
-        """Return a trace for a request to a model; None for a request that is not traced.
+        """Return a trace for a request to a model; None if the request is not traced.
 
-        traceparent: the request's header of this name; empty without one.
+        traceparent: value of the request's header `traceparent`; empty if it is missing.
         """
         parent = parse_traceparent(traceparent) if traceparent else None
         return self._settings.get(model, self._setting).sample(parent)
 
     def _collect(self, setting: TraceSetting, is_counted: bool, trace: RequestTrace) -> None:
-        """Queue a complete trace for the thread, or drop the trace."""
+        """Queue a complete trace for the writing thread, or drop the trace if the queue is full."""
         if self._queue.qsize() >= self.config.bsp_max_queue_size:
             self.dropped += 1
             return

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Kind(StrEnum):
-    """The kind of an output, which decides how two values of the output are compared."""
+    """The kind of a model output. It decides how two values of the output are compared."""
 
     CLASSES = "classes"  # integers, and the largest of several probabilities: equal
     SCORES = "scores"  # numbers from 0 to 1: equal within an absolute tolerance
@@ -27,14 +27,14 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Differences between numbers that do not count as a changed answer."""
+    """Differences between numbers that count as equal when answers of two model versions are compared."""
 
     scores: float = 0.01  # absolute
     tensors: float = 0.001  # relative to the largest number of the old answer, at least 1
 
 
 class Difference(NamedTuple):
-    """The first difference between two answers, for reports."""
+    """The first difference between two answers, for reports of model upgrades."""
 
     output: str  # name of the output, with the place inside: "boxes.0"
     kind: Kind
@@ -47,7 +47,7 @@ def find_difference(old: Any, new: Any, tolerances: Tolerances, output: str = ""
 
     Outputs that only the new answer has are no difference: clients do not read them yet.
 
-    old, new: outputs by name, or values inside of an output.
+    old, new: outputs by name, or, in recursive calls, values inside an output.
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return _compare_mappings(old, new, tolerances, output)
@@ -87,7 +87,10 @@ def _compare_lists(old: list[Any], new: list[Any], tolerances: Tolerances, outpu
 
 
 def _compare_texts(old: str, new: str, tolerances: Tolerances, output: str) -> Difference | None:
-    """Compare two texts. Numbers that a hook has printed are compared as numbers."""
+    """Compare two texts.
+
+    If both are JSON numbers, lists or objects, as some hooks return, compare the values.
+    """
     if old == new:
         return None
     old_numbers, new_numbers = _parse_printed(old), _parse_printed(new)
@@ -133,7 +136,7 @@ def _compare_arrays(old: Array, new: Array, tolerances: Tolerances, output: str)
 
 
 def _are_scores(values: Array) -> bool:
-    """Return whether all values are numbers from 0 to 1. Not a number counts as none."""
+    """Return whether all values are numbers from 0 to 1. False if any is NaN."""
     return bool(np.all((values >= 0.0) & (values <= 1.0)))
 
 
@@ -153,7 +156,7 @@ def _as_list(value: list[Any] | tuple[Any, ...] | Array) -> list[Any]:
 
 
 def _as_array(value: Any) -> Array | None:
-    """Return numbers as an array; None for other values, such as arrays of texts."""
+    """Return a value as an array of numbers; None for other values, such as arrays of texts."""
     if isinstance(value, np.ndarray | np.generic | bool | int | float):
         array = np.asarray(value)
         return array if array.dtype.kind in "biuf" else None

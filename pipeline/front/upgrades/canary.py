@@ -23,7 +23,10 @@ _END_CHECK_S = 0.05
 
 @dataclass(eq=False)
 class LiveRequest:
-    """A live request at the Op with the upgrade. The request itself is a DagRun."""
+    """A live request that runs the Op whose model is being upgraded.
+
+    The attribute `dag_run` is the request itself.
+    """
 
     enqueue: Enqueue  # to the served version
     dag_run: DagRun
@@ -36,16 +39,19 @@ class LiveRequest:
 
 
 class Canary:
-    """Sends a growing share of the live requests to workers of the new version.
+    """Canary release of a new model version: sends a growing share of the live requests to its workers.
 
-    A request that fails there runs again, with the served version. A caller gets an error only if the served
+    A request that fails there runs again with the served version. A client gets an error only if the served
     version fails the request, too.
     """
 
     def __init__(
         self, scheduler: Scheduler, candidate: Candidate, settings: CanarySettings, timeout_s: float
     ) -> None:
-        """timeout_s: the longest wait of a request for the new version, before the served one runs it."""
+        """Create the canary, without workers.
+
+        timeout_s: maximum time for the new version to answer a request, before the served version runs it.
+        """
         self.shift = Shift(settings)
         self.last_error = ""  # of the new version
         self._workers = VersionWorkers(scheduler, candidate.new_op, candidate.new_plan, live_op=candidate.op)
@@ -61,7 +67,7 @@ class Canary:
         self.shift.begin_step()
 
     async def stop(self) -> None:
-        """Return all requests to the served version, and end the workers of the new version."""
+        """Move all open requests to the served version, and end the workers of the new version."""
         self.shift.stop()
         for request in list(self._open.values()):
             if request.timer is not None:
@@ -69,15 +75,15 @@ class Canary:
         await self._workers.stop()
 
     async def finish(self) -> None:
-        """Wait until the new version has no request in flight, after the last step of the traffic shift.
+        """Wait until the new version has no request in flight, after the last step of the canary.
 
-        A request that the served version has taken over is not waited for.
+        Requests that the served version has taken over don't count.
         """
         while any(request.timer is not None for request in self._open.values()):
             await self.wait_for_progress(_END_CHECK_S)
 
     async def wait_for_progress(self, timeout_s: float) -> None:
-        """Wait until a request of the new version has ended, or for some seconds."""
+        """Wait until a request of the new version has ended, but at most `timeout_s` seconds."""
         self._progress.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._progress.wait(), timeout_s)
@@ -89,11 +95,14 @@ class Canary:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the new version has no live request to answer."""
+        """Whether the new version has no open live request."""
         return not self._open
 
     def route(self, enqueue: Enqueue, dag_run: DagRun, node: str, inputs: Inputs) -> None:
-        """Queue a task of a live request for either version. enqueue: queues it for the served version."""
+        """Queue a task of a live request for the new or the served version.
+
+        enqueue: queues the task for the served version.
+        """
         if not self._is_repeatable(dag_run, node):
             enqueue(dag_run, node, inputs)
             return
@@ -110,9 +119,9 @@ class Canary:
         self._workers.enqueue(dag_run, node, inputs)
 
     def _is_repeatable(self, dag_run: DagRun, node: str) -> bool:
-        """Return whether a request may run with the new version, and again with the served version.
+        """Return whether a request may run with the new version and, if that fails, with the served version.
 
-        Requests that name a version do not. In a try of the whole request after the first, neither.
+        False for requests that name a version, and if the request has run with the new version before.
         """
         request = dag_run.request
         return (
@@ -124,7 +133,7 @@ class Canary:
         )
 
     def _compute_wait_s(self, dag_run: DagRun) -> float:
-        """Return the seconds after which a request runs with the served version, in time for its deadline."""
+        """Return the seconds after which the served version runs a request, in time for its deadline."""
         usual_s = max(_MIN_HANG_S, _HANG_FACTOR * self.shift.usual_s)
         return min(self._timeout_s, usual_s, max(0.0, dag_run.get_deadline() - time.monotonic()) / 2)
 
@@ -134,9 +143,9 @@ class Canary:
         self._run_with_served_version(request)
 
     def _repeat(self, request: LiveRequest, node: str, error: ServingError) -> bool:
-        """Run a request that has failed with the served version. Return false if the error is final.
+        """Run a failed request again with the served version. Return False if the error is final.
 
-        node: the step that failed. A step behind the new version may fail because of its output.
+        node: the step that failed. A later step may have failed because of the new version's output.
         """
         if request.timer is None:
             request.failed_again = True
@@ -158,12 +167,12 @@ class Canary:
         request.enqueue(request.dag_run, request.node, inputs)
 
     def _name_version(self, dag_run: DagRun, version: str) -> None:
-        """Set the version that the answer names. The Op of a script sets it when it dispatches the task."""
+        """Set the version in the response. A script's Op sets it itself when it dispatches the task."""
         if dag_run.entry.model == self._candidate.key and not dag_run.entry.versioned:
             dag_run.request.model_version = version
 
     def _record_end(self, request: LiveRequest) -> None:
-        """Record the time of a request that has ended."""
+        """Record the duration of a request that has ended."""
         took_s = time.monotonic() - request.began
         if self._open.pop(request.dag_run, None) is None:
             self.shift.record_old(took_s)

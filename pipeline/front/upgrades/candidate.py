@@ -19,7 +19,7 @@ from pipeline.models.tensor_spec import TensorSpec
 
 
 class UpgradeRefused(InvalidInput):
-    """Raised for an upgrade that can't begin: HTTP 400. Nothing has been loaded."""
+    """Raised for an upgrade that can't begin (HTTP 400). No model has been loaded."""
 
 
 class Interface(NamedTuple):
@@ -33,7 +33,7 @@ class Interface(NamedTuple):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A new version of a served model, and the plans for workers of both versions."""
+    """A new version of a served model, and the plans for the workers of the old and the new version."""
 
     name: str  # of the model
     op: str  # runs the old version for live requests
@@ -46,7 +46,7 @@ class Candidate:
 
     @property
     def shifted(self) -> frozenset[str]:
-        """Keys of the models whose requests both versions answer."""
+        """Keys of the models whose requests either version may answer during the upgrade."""
         return frozenset(m.key for m in self.new_plan.app.models if self.new_op in m.graph.ops)
 
 
@@ -113,7 +113,7 @@ async def _find_in_script(scheduler: Scheduler, model: ServedModel, version: str
 
 
 def _plan(app: Any, op: str) -> Plan:
-    """Return the plan of an Op from the files on disk. Raises UpgradeRefused."""
+    """Return the plan of an Op from the files on disk. Raises UpgradeRefused if they are invalid."""
     try:
         return plan(app, op)
     except (ConfigError, OSError) as exc:
@@ -121,7 +121,7 @@ def _plan(app: Any, op: str) -> Plan:
 
 
 def _check_version(name: str, old: str, new: str, on_disk: Sequence[str]) -> None:
-    """Raise UpgradeRefused unless a load would serve `new` as the newest version in place of `old`."""
+    """Raise UpgradeRefused unless a load would serve version `new`, the newest, in place of version `old`."""
     if new not in on_disk:
         listed = ", ".join(on_disk) or "none"
         raise UpgradeRefused(
@@ -136,7 +136,7 @@ def _check_version(name: str, old: str, new: str, on_disk: Sequence[str]) -> Non
 
 
 def _check_comparable(scheduler: Scheduler, model: ServedModel) -> None:
-    """Raise UpgradeRefused for a model whose requests can't be repeated."""
+    """Raise UpgradeRefused for a model whose requests can't run twice for a comparison."""
     if model.is_decoupled:
         raise UpgradeRefused(
             f"model {model.name!r} sends any number of responses, which can't be compared: load the new "
@@ -149,7 +149,7 @@ def _check_comparable(scheduler: Scheduler, model: ServedModel) -> None:
 
 
 def check_canary(scheduler: Scheduler, candidate: Candidate) -> None:
-    """Raise UpgradeRefused for a model whose live requests can't be answered by either of two versions."""
+    """Raise UpgradeRefused for a model whose live requests can't be divided between two versions."""
     app, name = scheduler.app, candidate.name
     if not app.config.op[candidate.op].crash_retry:
         raise UpgradeRefused(
@@ -173,9 +173,9 @@ def _check_interface(name: str, version: str, old: Interface, new: Interface) ->
 
 
 def find_interface_error(old: Interface, new: Interface) -> str:
-    """Return why requests for the old version do not fit the new version; empty if they fit.
+    """Return why the new version does not accept the requests of the old version; empty if it does.
 
-    The new version may have further outputs and further optional inputs.
+    The new version may have additional outputs and additional optional inputs.
     """
     for kind, before, after in (("input", old.inputs, new.inputs), ("output", old.outputs, new.outputs)):
         for name, text in before.items():
@@ -203,7 +203,7 @@ def _describe_specs(specs: Sequence[TensorSpec]) -> dict[str, str]:
 
 
 def _describe_files(plan: Plan, op: str) -> Interface:
-    """Return the interface of a serving model from its files. Raises UpgradeRefused."""
+    """Return the inputs and outputs of a Paddle Serving model from its files. Raises UpgradeRefused."""
     conf = plan.app.config.op[op].local_model
     assert conf is not None  # the Op has a model
     try:

@@ -35,7 +35,7 @@ Enqueue = Callable[[DagRun, str, Inputs], None]
 
 
 class Sample(NamedTuple):
-    """A copy of what a live request has sent to an Op."""
+    """A copy of the part of a live request that an Op gets."""
 
     request: Request
     node: Node  # the step of the request's graph that the Op runs
@@ -43,18 +43,18 @@ class Sample(NamedTuple):
 
 
 class Router(Protocol):
-    """Queues a task for the served version, or for another one."""
+    """Interface that decides whether the served version or another version of a model runs a task."""
 
     def route(self, enqueue: Enqueue, dag_run: DagRun, node: str, inputs: Inputs) -> None:
-        """Queue a task. enqueue: queues it for the served version."""
+        """Queue a task for one of the versions. enqueue: queues the task for the served version."""
         ...
 
 
 class Tap:
-    """Copies requests on their way to the queue of an Op, as long as few copies wait."""
+    """Copies requests on their way to the queue of an Op, unless too many copies wait."""
 
     def __init__(self, router: Router | None = None) -> None:
-        """router: queues the requests themselves; None: all go to the served version."""
+        """Create the tap. router: queues the requests; None if all go to the served version."""
         self.seen = 0  # requests of the Op
         self.copied = 0
         self._router = router
@@ -62,7 +62,7 @@ class Tap:
         self._arrived = asyncio.Event()
 
     def pass_on(self, enqueue: Enqueue, dag_run: DagRun, node: str, inputs: Inputs) -> None:
-        """Queue a task by the Op's own `enqueue` or by the router, and copy the task."""
+        """Queue a task by `enqueue` or by the router, and copy the task for a comparison of versions."""
         if self._router is None:
             enqueue(dag_run, node, inputs)
         else:
@@ -70,7 +70,7 @@ class Tap:
         run_isolated(self._copy, dag_run, node, inputs)
 
     async def get_sample(self) -> Sample:
-        """Wait for a copied request, and return the copy."""
+        """Wait until a request has been copied, and return the copy."""
         while not self._samples:
             self._arrived.clear()
             await self._arrived.wait()
@@ -90,7 +90,7 @@ class Tap:
 
 
 def _copy_request(request: Request) -> Request:
-    """Return a copy of a request that is in no queue of a client, and has neither deadline nor trace."""
+    """Return a copy of a request, without its client, deadline and trace."""
     return msgspec.structs.replace(
         request,
         inputs={},  # the tasks have them in encoded form
@@ -121,10 +121,13 @@ class MirroredRun:
 
 
 class VersionWorkers:
-    """Workers of one version of a model beside the workers that serve, with a queue of their own."""
+    """Workers of one version of a model, besides the workers that serve. They have their own queue."""
 
     def __init__(self, scheduler: Scheduler, op: str, plan: Plan, live_op: str = "") -> None:
-        """op: the Op in `plan`. live_op: the Op whose requests run here, empty for copies of requests."""
+        """Create the queue and the worker pool. op: the Op in `plan`.
+
+        live_op: the Op whose live requests run here; empty if the workers get only copies of requests.
+        """
         self._batcher = scheduler.create_batcher_beside(op, replace(plan, older=()), live_op)
         self._pool = self._batcher.pool
 
@@ -140,7 +143,7 @@ class VersionWorkers:
             await asyncio.sleep(_READY_CHECK_S)
 
     async def stop(self) -> None:
-        """End the worker processes. A process that hangs is killed: nobody waits for its requests."""
+        """End the worker processes. Kill a process that hangs, because nobody waits for its requests."""
         await self._pool.stop(_STOP_S)
 
     @property
@@ -150,7 +153,7 @@ class VersionWorkers:
 
     @property
     def memory_bytes(self) -> float:
-        """Resident memory of the worker processes."""
+        """Resident memory of the worker processes, in bytes."""
         return sum(process.resident_bytes for process in self._pool.processes)
 
     def enqueue(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
@@ -161,15 +164,15 @@ class VersionWorkers:
 class MirrorWorkers(VersionWorkers):
     """Workers of one version of a model that run copies of live requests.
 
-    Unless they share the CPU with live requests, they run on idle CPU time only: the kernel's scheduling
-    policy SCHED_IDLE lets each other process of the machine run first. The metrics of the service do not
-    count the copies.
+    By default they run only on idle CPU time: with the kernel's scheduling policy SCHED_IDLE, all other
+    processes of the machine run first. The metrics of the service do not count the copies.
     """
 
     def __init__(self, scheduler: Scheduler, op: str, plan: Plan, share_cpu: bool) -> None:
-        """Store the plan for one worker process: copies need no more.
+        """Store the plan for a single worker process, which suffices for copies.
 
-        op: the Op in `plan`. share_cpu: run copies beside live requests, not on idle CPU time only.
+        op: the Op in `plan`. share_cpu: whether copies compete with live requests for the CPU, instead of
+        running only on idle CPU time.
         """
         super().__init__(scheduler, op, replace(plan, places=plan.places[:1]))
         self._op = op
@@ -190,7 +193,7 @@ class MirrorWorkers(VersionWorkers):
         return run
 
     def _create_entry(self, node: Node, answer: asyncio.Future[Answer]) -> Entry:
-        """Return a graph of the step alone, whose output is not encoded for a client."""
+        """Return the request state of a DAG with only one step, whose output is not encoded for a client."""
 
         def end(dag_run: DagRun, result: Answer | None) -> None:
             if not answer.done():
@@ -236,7 +239,7 @@ class MirrorWorkers(VersionWorkers):
 def compare_answers(old: Answer, new: Answer, tolerances: Tolerances) -> Difference | None:
     """Return the first difference between the encoded answers of two runs; None if they agree.
 
-    Two errors agree. Values that only a worker can decode are compared byte by byte.
+    Two errors count as equal. Values that only a worker can decode are compared byte by byte.
     """
     if isinstance(old, ServingError) or isinstance(new, ServingError):
         if isinstance(old, ServingError) and isinstance(new, ServingError):

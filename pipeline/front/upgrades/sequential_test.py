@@ -24,7 +24,7 @@ _BOUND_STEPS = 40  # of a bisection
 
 
 class Verdict(StrEnum):
-    """The result of a comparison so far."""
+    """The current result of a sequential test: continue, accept or refuse."""
 
     CONTINUE = "continue"
     ACCEPT = "accept"
@@ -32,7 +32,7 @@ class Verdict(StrEnum):
 
 
 class _Bet(NamedTuple):
-    """Logarithms of the growth of a stake's wealth, by outcome of a request, and of the stake's weight."""
+    """A bet of the sequential test: logarithms of its weight, and of its growth at each request outcome."""
 
     weight: float
     plus: float  # only the new model has changed the answer
@@ -41,16 +41,18 @@ class _Bet(NamedTuple):
 
 
 class SequentialTest:
-    """Counts changed answers, and decides whether the new model changes too many.
+    """Statistical test by betting: counts changed answers, and decides whether a new model changes too many.
 
-    Each request has two indicators: whether the new model's answer differs from the old model's, and whether
-    a second answer of the old model does. The excess is the mean of their difference. An excess above the
-    tolerance is refused.
+    Each request has two indicators: whether the new model's answer differs from the old model's answer, and
+    whether a second answer of the old model differs from its first. The excess is the mean difference between
+    the two indicators. A new model with an excess above the tolerance is refused.
     """
 
     def __init__(self, tolerance: float = 0.0, max_requests: float = math.inf, alpha: float = ALPHA) -> None:
-        """tolerance: accepted share of changed answers, from 0 up to 1. max_requests: after which the new
-        model is accepted, unless it was refused before. alpha: probability of an error.
+        """Create the test, without requests. alpha: probability of a wrong decision.
+
+        tolerance: accepted share of changed answers, from 0 up to 1. max_requests: number of requests after
+        which the new model is accepted, unless it was refused before.
         """
         if not 0.0 <= tolerance < 1.0:
             raise ValueError(f"tolerance {tolerance} is not from 0 up to 1")
@@ -66,7 +68,7 @@ class SequentialTest:
     def count_request(self, *, changed: bool, noise: bool) -> None:
         """Count a request.
 
-        changed: the new model's answer differs. noise: the old model's second answer differs.
+        changed: whether the new model's answer differs. noise: whether the old model's second answer differs.
         """
         self.requests += 1
         self.changed += changed
@@ -76,7 +78,7 @@ class SequentialTest:
 
     @property
     def verdict(self) -> Verdict:
-        """The decision after the requests so far."""
+        """The decision after the requests counted so far."""
         if self._compute_evidence(self._above) >= self._needed:
             return Verdict.REFUSE
         if self.requests >= self._max_requests:
@@ -96,7 +98,7 @@ class SequentialTest:
         return math.exp(min(_MAX_EVIDENCE, self._compute_evidence(self._above)))
 
     def compute_bound(self) -> float:
-        """Return the upper confidence bound of the excess, which holds at all times with 1 - alpha."""
+        """Return the upper confidence bound of the excess, valid at all times with probability 1 - alpha."""
         low, high = 0.0, 1.0
         for _ in range(_BOUND_STEPS):
             middle = (low + high) / 2

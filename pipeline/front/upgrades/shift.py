@@ -30,7 +30,7 @@ class CanarySettings:
 
 @dataclass
 class Step:
-    """The requests that the new version got in a step of a canary."""
+    """A step of a canary release, with counts of the requests that the new version got in the step."""
 
     share: float  # percent of all requests
     requests: int = 0  # that have ended
@@ -39,11 +39,11 @@ class Step:
 
 
 class Shift:
-    """Chooses an exact share of the requests for the new version, and counts how these requests end.
+    """Chooses an exact share of the requests for the new model version, and counts how these requests end.
 
-    The share grows after a number of requests, and is 0 after the last step. It returns to 0 at once if the
-    new version fails or delays more requests than the served version. Sequential tests decide that, so that
-    the decision is valid after each request.
+    The share grows after a number of requests, and is 0 after the last step. It returns to 0 immediately if
+    the new version fails or delays more requests than the served version. Sequential tests decide that, so
+    that the decision is valid after each request.
     """
 
     def __init__(self, settings: CanarySettings) -> None:
@@ -65,16 +65,16 @@ class Shift:
 
     @property
     def is_over(self) -> bool:
-        """Whether the last step has ended, or the share has returned to 0."""
+        """Whether the canary has ended: its last step is complete, or the share has returned to 0."""
         return self._is_over
 
     @property
     def usual_s(self) -> float:
-        """The 95th percentile of the served version's times, in seconds; infinite before `MIN_TIMES`."""
+        """The 95th percentile of the served version's times in seconds; infinite before `MIN_TIMES`."""
         return self._late_s / self._settings.latency_limit
 
     def begin_step(self) -> None:
-        """Begin the next step; after the last one, the share is 0."""
+        """Begin the next step of the canary. After the last step, the new version's share is 0."""
         self._renew_late_s()
         at = len(self.steps)
         if at == len(self._settings.shares):
@@ -87,7 +87,10 @@ class Shift:
         self._is_over = True
 
     def choose(self) -> bool:
-        """Return whether the new version gets the next request: at 10 %, each tenth request."""
+        """Return whether the new version gets the next request.
+
+        At a share of 10 %, it gets each tenth request.
+        """
         self._sum += round(_HUNDREDTHS * self.share)
         if self._sum < _WHOLE:
             return False
@@ -95,14 +98,14 @@ class Shift:
         return True
 
     def record_old(self, took_s: float) -> None:
-        """Record the time of a request that was not chosen."""
+        """Record the response time of a request that the served version got."""
         self._old_times.append(took_s)
 
     def record_new(self, took_s: float, *, failed: bool = False, failed_again: bool = False) -> None:
-        """Record the end of a chosen request. The share may grow, or return to 0.
+        """Record the end of a request that the new version got. The share may then grow, or return to 0.
 
-        took_s: until its answer. failed: the new version has failed it, so that it ran with the served
-        version. failed_again: the served version has failed it, too.
+        took_s: seconds until the response. failed: whether the new version failed it, so that the served
+        version ran it. failed_again: whether the served version failed it, too.
         """
         if self._is_over:
             return
@@ -122,19 +125,22 @@ class Shift:
             self._renew_late_s()
 
     def _renew_late_s(self) -> None:
-        """Compute the time above which a request is late, from the latest requests of the served version."""
+        """Compute the response time above which a request is late, from the served version's latest times."""
         if len(self._old_times) >= MIN_TIMES:
             ordered = sorted(self._old_times)
             self._late_s = self._settings.latency_limit * ordered[len(ordered) * 95 // 100]
 
     def _was_late(self) -> bool:
-        """Return whether a request of the served version was late; each call checks the next request."""
+        """Return whether a recorded request of the served version was late.
+
+        Each call checks the next request.
+        """
         if not self._old_times:
             return False
         return self._old_times[self._lateness.requests % len(self._old_times)] > self._late_s
 
     def _find_fault(self) -> str:
-        """Return which limit the new version exceeds; empty if none."""
+        """Return a text about the limit that the new version exceeds; empty if it exceeds none."""
         errors, lateness = self._errors, self._lateness
         if errors.verdict is Verdict.REFUSE:
             return (
@@ -159,7 +165,7 @@ class Shift:
 
 
 def summarise(times_s: Sequence[float]) -> dict[str, float]:
-    """Return percentiles of seconds, in milliseconds; empty without any."""
+    """Return percentiles of durations, converted from seconds to milliseconds; {} without durations."""
     ordered = sorted(times_s)
     if not ordered:
         return {}

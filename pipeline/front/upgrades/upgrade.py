@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Result(StrEnum):
-    """The state of an upgrade, as its URL reports it."""
+    """The result of a model upgrade, as the upgrade's URL reports it."""
 
     RUNNING = "running"
     ACCEPTED = "accepted"  # and served
@@ -48,7 +48,7 @@ class Result(StrEnum):
 
 
 class Phase(StrEnum):
-    """The step of an upgrade that runs, or has ended it."""
+    """The current phase of a model upgrade, or the phase in which it ended."""
 
     LOADING = "loading"
     COMPARING = "comparing"
@@ -70,7 +70,7 @@ class UpgradeSettings:
 
 
 class _Refused(Exception):
-    """Raised for a fault of the new version. The message is the reason."""
+    """Raised if the new version has a fault, so that the upgrade is refused. The message is the reason."""
 
 
 class _Inconclusive(Exception):
@@ -78,13 +78,13 @@ class _Inconclusive(Exception):
 
 
 class Upgrade:
-    """Compares the answers of two versions of a model to copies of live requests.
+    """A model upgrade: compares the answers of the old and the new version to copies of live requests.
 
-    Live requests go to the old version, in workers of their own. A worker of each version runs the copies,
+    Live requests go to the old version's normal workers. A separate worker of each version runs the copies,
     so that neither a crash nor a hang of the new version can fail or delay a live request.
 
-    With a canary, a growing share of the live requests goes to the new version after that. The comparison
-    of copies continues.
+    If a canary is configured, a growing share of the live requests then goes to the new version. The
+    comparison of copies continues.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Upgrade:
         self._times: tuple[deque[float], deque[float]] = deque(maxlen=_KEPT_TIMES), deque(maxlen=_KEPT_TIMES)
 
     async def run(self) -> None:
-        """Carry out the upgrade to its end. A stop of the service ends it without a verdict."""
+        """Carry out the upgrade to its end. If the service stops, the upgrade ends without a verdict."""
         result, reason = Result.INCONCLUSIVE, CANCELLED
         try:
             result, reason = await self._conclude()
@@ -171,7 +171,7 @@ class Upgrade:
         return self._describe_comparison()
 
     async def _compare_copies(self, verdicts: Collection[Verdict]) -> None:
-        """Compare copies of requests up to one of these verdicts, or for the configured minutes."""
+        """Compare copies of requests until the test has one of these verdicts, or time is up."""
         while self._test.verdict not in verdicts:
             sample = await self._get_sample()
             if sample is None:
@@ -214,7 +214,7 @@ class Upgrade:
         await canary.finish()
 
     async def _start_workers(self) -> None:
-        """Start a worker of each version. Raises _Refused and _Inconclusive."""
+        """Start a worker of each version, to run copies. Raises _Refused and _Inconclusive."""
         try:
             await self._new.start()
         except StartFailed as exc:
@@ -225,7 +225,10 @@ class Upgrade:
             raise _Inconclusive(f"no second worker of the old version starts: {exc.message}") from exc
 
     async def _get_sample(self) -> Sample | None:
-        """Wait for a copied request, and until the live Op is idle. Return None after the last minute."""
+        """Wait for a copied request, and until the live Op is idle.
+
+        Return None when the configured time is over.
+        """
         try:
             async with asyncio.timeout_at(self._to_loop_time(self._deadline)):
                 sample = await self._tap.get_sample()
@@ -252,7 +255,7 @@ class Upgrade:
             raise _Inconclusive("the served version was loaded again or unloaded")
 
     async def _compare_versions(self, sample: Sample) -> None:
-        """Run a copied request with both versions, and once more with the old one, and record the result."""
+        """Run a copied request once with the new and twice with the old version. Record differences."""
         runs = [self._old.begin_copy(sample), self._new.begin_copy(sample)]
         try:
             first = await self._finish_old(runs[0])
@@ -300,7 +303,7 @@ class Upgrade:
             raise _Refused(f"version {self.candidate.new} crashes: its worker died with a copied request")
 
     def _check_memory(self) -> None:
-        """Raise _Refused if the memory of the new version has grown much more than that of the old one."""
+        """Raise _Refused if the new version's memory has grown much more than the old version's."""
         self._memory = self._old.memory_bytes, self._new.memory_bytes
         if self._test.requests < _MEMORY_AFTER or not all(self._memory):
             return
@@ -332,7 +335,7 @@ class Upgrade:
         )
 
     async def _switch(self) -> None:
-        """Serve the new version by a load from disk, as the load API does."""
+        """Serve the new version from now on, by loading the model from disk as the load API does."""
         name = self.candidate.name
         try:
             if isinstance(self._repository, ModelLoader):
@@ -347,12 +350,12 @@ class Upgrade:
 
     @property
     def compared(self) -> int:
-        """Number of the requests whose answers were compared."""
+        """Number of copied requests whose answers were compared."""
         return self._test.requests
 
     @property
     def changed(self) -> int:
-        """Number of the compared requests that the new version answers differently."""
+        """Number of compared requests to which the new version gives another answer than the old version."""
         return self._test.changed
 
     @property

@@ -55,8 +55,8 @@ class Upgrades:
     async def begin_upgrade(self, name: str, version: str, settings: UpgradeSettings) -> Upgrade:
         """Begin to upgrade a model to a version that is on disk, and return the upgrade.
 
-        Raises UpgradeRefused (HTTP 400) for a version that does not fit, and while another upgrade runs.
-        Raises UnknownService (404) for a model that is not served.
+        Raises UpgradeRefused (HTTP 400) for an unsuitable version, and while another upgrade runs. Raises
+        UnknownService (404) for a model that is not served.
         """
         if self._running is not None:
             raise UpgradeRefused(f"an upgrade of model {self._running[0]!r} runs: wait for it, or cancel it")
@@ -94,13 +94,14 @@ class Upgrades:
             raise UnknownService(f"there was no upgrade of model {name[:100]!r}") from None
 
     def is_accepted(self, name: str) -> bool:
-        """Return whether the last upgrade of a model is accepted and served."""
+        """Return whether the last upgrade of a model was accepted, so that the new version is served."""
         return self.find_upgrade(name).result is Result.ACCEPTED
 
     def cancel(self, name: str) -> Upgrade:
-        """Cancel the running upgrade of a model: its result will be inconclusive, and the old version stays.
+        """Cancel the running upgrade of a model. Its result is inconclusive, and the old version stays.
 
-        An upgrade that has ended stays as it is. Raises UnknownService (HTTP 404) if there is none.
+        An upgrade that has ended keeps its result. Raises UnknownService (HTTP 404) if the model had no
+        upgrade.
         """
         upgrade = self.find_upgrade(name)
         if self._running is not None and self._running[0] == name and self._running[1] is not None:
