@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pipeline.dialects.kserve.batch_rule import find_batch_rule
+from pipeline.dialects.kserve.models import find_batch_rule
 
 
 class Tensor(NamedTuple):

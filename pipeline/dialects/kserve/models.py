@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from pipeline.api.app import App, ServedModel
 from pipeline.api.dag import MESSAGE
 from pipeline.api.examples import build_row
 from pipeline.api.model_names import get_public_name
-from pipeline.dialects.kserve.batch_rule import BatchRule, find_batch_rule
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import UnknownVersion
 from pipeline.front.http.openapi import Schema
@@ -334,3 +333,39 @@ def describe_model(model: KServeModel) -> str:
 def describe_model_zh(model: KServeModel) -> str:
     """Return the Chinese text that names a model in /openapi.json."""
     return f" Op {model.op} 的模型" if model.op else "服务"
+
+
+class ShapedTensor(Protocol):
+    """Interface of a request's input tensor, of which only the shape is needed."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+
+class BatchRule(NamedTuple):
+    """Triton's rule for delayed batches: the properties that must be equal for all requests of a batch."""
+
+    inputs: tuple[str, ...]  # whose shapes agree, but for the batch axis
+    by_name: bool  # whether the requests have the same inputs, because some are optional
+
+    def build_key(self, inputs: Mapping[str, ShapedTensor]) -> tuple[Any, ...]:
+        """Return a key that is equal for requests that may share a batch.
+
+        inputs: the input tensors of a request, by name.
+        """
+        shapes = tuple(tuple(inputs[name].shape[1:]) if name in inputs else None for name in self.inputs)
+        return (shapes, tuple(sorted(inputs))) if self.by_name else (shapes,)
+
+
+def find_batch_rule(config: Mapping[str, Any], padded: Collection[str]) -> BatchRule | None:
+    """Return the batch rule of a model from its config.pbtxt; None if any of its requests may share a batch.
+
+    padded: inputs that are padded to one length. A model without a queue delay needs no rule, because its
+    worker sorts the requests that it gets together.
+    """
+    if not config.get("dynamic_batching", {}).get("max_queue_delay_microseconds"):
+        return None
+    inputs = [tensor for tensor in config["input"] if not tensor["allow_ragged_batch"]]
+    compared = [t["name"] for t in inputs if -1 in t["dims"] and t["name"] not in padded]
+    by_name = any(tensor["optional"] for tensor in config["input"])
+    return BatchRule(tuple(compared), by_name) if compared or by_name else None

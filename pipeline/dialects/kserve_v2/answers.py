@@ -1,4 +1,7 @@
-"""WORKER PROCESS: encodes KServe v2 responses: JSON with raw bytes, protobuf, and Triton's `generate`."""
+"""Encodes KServe v2 responses: JSON with raw bytes, protobuf, and Triton's `generate`.
+
+The worker encodes a response. The front adds the request's id where several requests share the response.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,11 @@ from pipeline.wire.v2_tensors import BYTES, PARAMETERS, Array, to_raw
 JSON = "kserve_v2.json"  # a JSON document, then a part for each binary output
 PROTO = "kserve_v2.proto"  # a serialized ModelInferResponse with raw contents
 GENERATED = "kserve_v2.generated"  # response of `generate`: {"OUTPUT": element or list, "model_name": ...}
+WITH_LATER_ID = (JSON, PROTO)  # forms of responses
 
 _json = msgspec.json.encode
 _RAW_TAG = b"\x32"  # raw_output_contents: field 6, length-delimited
+_ID_TAG = b"\x1a"  # ModelInferResponse.id: field 3, length-delimited
 
 
 class RequestedOutput(NamedTuple):
@@ -279,3 +284,30 @@ def _as_message(
         raw = _raw(tensor) if tensor.room is None else b""
         raws += [_RAW_TAG, encode_varint(len(raw)), raw]
     return [b"".join([message.SerializeToString(), *raws])]
+
+
+class RequestIdFinish:
+    """Finish hook of a request: adds its id to a response that a worker has encoded without an id.
+
+    Responses without ids can be shared by the response cache.
+    """
+
+    is_cacheable = True
+
+    def __init__(self, request_id: str, form: str) -> None:
+        """Store the request's id. form: response format, one of `WITH_LATER_ID`."""
+        self._id = request_id
+        self._form = form
+
+    def begin(self) -> None:
+        """Do nothing, because this hook needs no preparation."""
+
+    def end(self, answer: Any) -> Any:
+        """Return the response with the id added. Return errors and None (the client has left) unchanged."""
+        if not isinstance(answer, list) or not answer:
+            return answer
+        document, *tensors = answer
+        if self._form == JSON:
+            return [b'{"id":%b,%b' % (msgspec.json.encode(self._id), bytes(document)[1:]), *tensors]
+        request_id = self._id.encode()
+        return [b"".join([document, _ID_TAG, encode_varint(len(request_id)), request_id]), *tensors]

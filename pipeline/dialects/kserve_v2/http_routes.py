@@ -44,18 +44,22 @@ from pipeline.dialects.kserve.refusals import KServeRefusal, describe_error, err
 from pipeline.dialects.kserve.unread import Written
 from pipeline.dialects.kserve_v2.answers import GENERATED
 from pipeline.dialects.kserve_v2.answers import JSON as JSON_FORM
-from pipeline.dialects.kserve_v2.forwarded_headers import ForwardedHeaders
 from pipeline.dialects.kserve_v2.infer_request import (
+    ForwardedHeaders,
     InferRequest,
     InputTensor,
     parse_infer,
     parse_raw,
     refuse_in_json,
 )
-from pipeline.dialects.triton_extensions.repository_api import build_index, parse_parameters, parse_ready_only
+from pipeline.dialects.triton_extensions.repository_api import (
+    build_index,
+    parse_parameters,
+    parse_ready_only,
+    parse_upgrade,
+)
 from pipeline.dialects.triton_extensions.server import V2Server, parse_log_settings
 from pipeline.dialects.triton_extensions.trace_settings import parse_trace_settings
-from pipeline.dialects.triton_extensions.upgrade_api import parse_upgrade
 from pipeline.errors import OUR_FAULT, Overloaded, ServingError, TooLarge
 from pipeline.front.dag_run import Answer, Request
 from pipeline.front.http.connection import HttpRequest

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from pipeline.api.header_patterns import compile_pattern
 from pipeline.api.request_options import RequestOptions
 from pipeline.config.config_file import Limits
 from pipeline.dialects.json_outline import Outline, check_depth
@@ -23,8 +24,12 @@ from pipeline.dialects.kserve.json_fields import check_parameter, replace_surrog
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal, request_refusal
 from pipeline.dialects.kserve.unread import UnreadTensor, Written, as_message, check_texts
-from pipeline.dialects.kserve_v2.answers import RequestedOutput, ResponseOptions
-from pipeline.dialects.kserve_v2.request_id import WITH_LATER_ID, RequestIdFinish
+from pipeline.dialects.kserve_v2.answers import (
+    WITH_LATER_ID,
+    RequestedOutput,
+    RequestIdFinish,
+    ResponseOptions,
+)
 from pipeline.dialects.sequence_keys import FLAG_KEYS
 from pipeline.dialects.triton_extensions.shared_memory import FindSpan, SharedMemoryOutputs, Span
 from pipeline.front.dag_run import Request
@@ -46,6 +51,7 @@ _HINT = (
 )
 
 _NO_DATA = msgspec.Raw()
+Headers = Iterable[tuple[str | bytes, str | bytes]]
 
 
 class InputTensor(msgspec.Struct, eq=False):
@@ -661,3 +667,31 @@ def _requested_output(output: Mapping[str, Any]) -> RequestedOutput:
     if "binary_data" in parameters:
         binary = json_fields.check_boolean(parameters["binary_data"], "binary_data")
     return RequestedOutput(name, binary, classes)
+
+
+class ForwardedHeaders:
+    """Copies headers whose names match a pattern to the parameters of an inference request, as texts."""
+
+    def __init__(self, pattern: str) -> None:
+        """Compile the pattern. pattern: a regular expression, see `HeaderPatterns`."""
+        self._pattern = compile_pattern(pattern)
+
+    def add_to(self, infer_request: InferRequest, headers: Headers) -> None:
+        """Add the matching headers to the request's parameters, replacing parameters of the same name.
+
+        Raises KServeRefusal (HTTP 400) for a name that Triton reserves.
+        """
+        for key, value in headers:
+            name = _to_text(key)
+            if self._pattern.search(name):
+                infer_request.add_parameter(name, _to_text(value))
+
+
+def _to_text(value: str | bytes) -> str:
+    """Return a header's name or value as text: UTF-8, or ISO-8859-1 for other bytes."""
+    if isinstance(value, str):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

@@ -43,8 +43,7 @@ from pipeline.dialects.kserve.models import KServeModel, parse_version
 from pipeline.dialects.kserve.refusals import KServeRefusal, describe_error
 from pipeline.dialects.kserve.unread import Written
 from pipeline.dialects.kserve_v2.answers import PROTO, RequestedOutput
-from pipeline.dialects.kserve_v2.forwarded_headers import ForwardedHeaders
-from pipeline.dialects.kserve_v2.infer_request import InferRequest, InputTensor
+from pipeline.dialects.kserve_v2.infer_request import ForwardedHeaders, InferRequest, InputTensor
 from pipeline.dialects.message_fields import LargeMessage, check_nested, cut_fields, encode_varint
 from pipeline.dialects.sequence_keys import FLAG_KEYS
 from pipeline.dialects.triton_extensions.repository_api import build_index
