@@ -166,9 +166,7 @@ class Shard:
         self._recalls = min(self._recalls, math.inf if self._stopping.is_set() else len(self._by_fd))
 
     def _give_back_queued(self, tasks: Sequence[Task]) -> None:
-        """Give back connections whose requests are queued behind late inferences: other shards may be
-        idle.
-        """
+        """Give back connections whose requests wait behind late inferences: other shards may be idle."""
         dag_runs: dict[Callable[[], None] | None, DagRun] = {
             task.dag_run.leave: task.dag_run for task in tasks if task.wanted
         }
