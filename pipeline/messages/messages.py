@@ -42,7 +42,7 @@ class Message(msgspec.Struct, array_like=True, eq=False):
 
 
 class Start(Message):
-    """First message from the front to a worker process: the service, and the pipeline step (Op) to run."""
+    """First message from the front process to a worker: the service, and the step (Op) to run."""
 
     kind = 1
     app: str  # the service, as `App.to_json` writes it
@@ -54,14 +54,14 @@ class Start(Message):
 
 
 class TraceContext(msgspec.Struct, array_like=True, frozen=True):
-    """The trace header and settings with which a worker continues a request's trace."""
+    """The trace header and settings by which a worker continues a request's trace."""
 
     traceparent: str  # W3C's header, for requests that the model sends
     with_tensors: bool  # whether the worker describes inputs and outputs
 
 
 class TracedTensor(msgspec.Struct, array_like=True, frozen=True):
-    """A tensor of a traced request, with its elements as text."""
+    """A tensor of a traced request, with its elements as texts."""
 
     activity: str  # TENSOR_QUEUE_INPUT or TENSOR_BACKEND_OUTPUT
     name: str
@@ -120,7 +120,7 @@ class Failed(Message):
 
 
 class Refusal(msgspec.Struct, array_like=True, frozen=True):
-    """An error in the form in which processes send it; see `pipeline.errors` for the fields."""
+    """An error, in the form that is sent between processes. `pipeline.errors` describes the fields."""
 
     err_no: int
     http_status: int
@@ -135,9 +135,9 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
 
     @classmethod
     def from_error(cls, error: ServingError, *, logged: bool | None = None) -> Refusal:
-        """Convert an exception for sending.
+        """Convert an exception for sending to another process.
 
-        logged: whether the log already has the error; None: as the error says.
+        logged: whether the log already has the error; None to use the exception's own attribute.
         """
         kind = to_sendable_text(error.kind or type(error).__name__)
         logged = error.logged if logged is None else logged
@@ -146,7 +146,7 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
         return cls(*get_error_fields(error), kind, *flags, error.step, to_sendable_text(error.user_place))
 
     def error(self) -> ServingError:
-        """Return the exception, to raise it or to answer with it in the receiving process."""
+        """Return the error as an exception, to be raised or answered with in the receiving process."""
         error = ServingError(self.message)
         error.err_no, error.http_status = self.err_no, self.http_status
         error.grpc_code = self.grpc_code
@@ -170,7 +170,7 @@ class Settled(msgspec.Struct, array_like=True, eq=False):
 
 
 class Timings(msgspec.Struct, array_like=True):
-    """Nanoseconds that the requests of a worker's reply took in hooks and model, and sizes of the batches."""
+    """Times (nanoseconds) that the requests of a worker's reply took in hooks and model, and batch sizes."""
 
     preprocess_ns: int = 0  # in the first reply to a dispatch that has it
     process_ns: int = 0
@@ -225,7 +225,7 @@ class OwnFamilies(Message):
 
 
 class ModelReadiness(Message):
-    """Message from a worker process: what `is_ready` of its Python model says, after a change."""
+    """Message from a worker process: the result of `is_ready` of its Python model, after a change."""
 
     kind = 14
     is_ready: bool
