@@ -283,9 +283,9 @@ def write_serving_model(
 ) -> None:
     """Write a model that can be served: copy its files into `directory`, and write their descriptions.
 
-    Everything is written to a folder beside `directory` and renamed when complete. ./A serving model that
+    Everything is written to a folder beside `directory` and renamed when complete. A serving model that
     exists there is replaced; any other non-empty folder is refused. `additions` are further keys of
-    serving.yml, such as "parity"; `extra_files` (vocabularies, tokenizers) are copied to serving_server/./.
+    serving.yml, such as "parity"; `extra_files` (vocabularies, tokenizers) are copied to serving_server/.
     """
     target = Path(directory).absolute()
     _refuse_foreign(target)

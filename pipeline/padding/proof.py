@@ -325,9 +325,7 @@ class _Trial:
             self._try_mixed(feeds, alone, rough, length)
 
     def _targets(self, length: int) -> list[int]:
-        """Return the lengths to which rows of this length are padded: from 1 more to several times as
-        long.
-        """
+        """Return the lengths to which rows of this length are padded: from 1 more to several times more."""
         times = (1.5, 2, 4, 8) if length < 6 else (1.3, 2, 4) if length < 20 else (2,)
         targets = {length + 1, *(int(length * factor) for factor in times)}
         return sorted({min(target, self._limit) for target in targets if target > length})
