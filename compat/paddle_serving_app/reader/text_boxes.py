@@ -22,7 +22,8 @@ class DBPostProcess:
     """Converts text probabilities (n, 1, height, width) to boxes, by differentiable binarization.
 
     params: "thresh" (probability of a text pixel), "box_thresh" (mean probability of a box), "max_candidates"
-    (boxes of an image) and "unclip_ratio" (enlargement, because the model was trained on shrunk boxes).
+    (maximum boxes per image) and "unclip_ratio" (enlargement of boxes, because the model was trained on
+    shrunk boxes).
     """
 
     def __init__(self, params: Mapping[str, Any]) -> None:
@@ -44,7 +45,7 @@ class DBPostProcess:
         ]
 
     def _boxes(self, probabilities: Image) -> list[Image]:
-        """Return the boxes in one probability map, in whole pixels of the map."""
+        """Return the boxes in one probability map, in pixel coordinates of the map."""
         cv2 = opencv()
         bitmap = (probabilities > self.thresh).astype(np.uint8) * np.uint8(255)
         # OpenCV 3 returns the image before the two that other versions return.
@@ -119,7 +120,7 @@ class SortedBoxes:
 
 
 class GetRotateCropImage:
-    """Cuts a text box out of an image and rectifies it; vertical text is rotated to be horizontal."""
+    """Cuts a text box out of an image, and rectifies it. Vertical text is rotated to be horizontal."""
 
     def __call__(self, img: Image, points: Any) -> Image:
         cv2 = opencv()
@@ -137,7 +138,7 @@ class GetRotateCropImage:
 
 
 def _smallest_box(points: Image) -> tuple[Image, float]:
-    """Return the smallest rectangle around points, at any angle, and the length of its shorter side."""
+    """Return the smallest rectangle, rotated by any angle, around points, and its shorter side's length."""
     cv2 = opencv()
     rectangle = cv2.minAreaRect(points)
     by_x = sorted(cv2.boxPoints(rectangle), key=lambda point: point[0])
@@ -159,7 +160,7 @@ def _mean_inside(probabilities: Image, corners: Image) -> float:
 
 
 def _grown(corners: Image, ratio: float) -> Image | None:
-    """Return a box enlarged by area x ratio / circumference on each side; None if nothing is left."""
+    """Return a box enlarged on each side by area * ratio / circumference; None if no box results."""
     pyclipper = clipper()
     polygon = polygons().Polygon(corners)
     offset = pyclipper.PyclipperOffset()
