@@ -79,7 +79,10 @@ class _Endpoint:
 
 
 class Endpoints:
-    """The servers of one remote Op, with retries at the next server. Several threads may call at once."""
+    """The servers of one Op (step) with a remote model. Failed calls are retried at the next server.
+
+    Several threads may call at once.
+    """
 
     def __init__(self, conf: RemoteConf, protocol: str) -> None:
         """Open a channel to each server. `protocol` is the protocol's name for error messages.

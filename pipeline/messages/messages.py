@@ -92,7 +92,7 @@ class CallMessage(msgspec.Struct, array_like=True, eq=False):
 
 
 class DispatchMessage(Message):
-    """Message from the front to a worker instance: requests to execute, in batches that the worker forms."""
+    """Message from the front process to a worker instance: requests to run, in batches the worker forms."""
 
     kind = 2
     id: int  # counted up by the instance's connection
@@ -196,7 +196,7 @@ class Reply(Message):
 
 
 class Probe(Message):
-    """Message from the front to an idle worker instance: run the model once, to prove that it works."""
+    """Message from the front process to an idle worker instance: run the model once as a health check."""
 
     kind = 6
 
@@ -232,9 +232,9 @@ class ModelReadiness(Message):
 
 
 class Models(Message):
-    """Message from the front to a worker, after models were added or removed.
+    """Message from the front process to a worker, after models were added or removed.
 
-    It lists the models whose response is made from the Op's output.
+    It lists the models whose response is made from the Op's (step's) output.
     """
 
     kind = 9
@@ -242,7 +242,10 @@ class Models(Message):
 
 
 class CallStopHandler(Message):
-    """Message from the front: call the SIGTERM handler of the user's script after the last dispatch."""
+    """Message from the front process: call the SIGTERM handler of the user's script after the last dispatch.
+
+    A dispatch is a group of requests.
+    """
 
     kind = 10
 
@@ -261,7 +264,7 @@ class StreamedAnswer(Message):
 
 
 class AnswersDelivered(Message):
-    """Message from the front to a worker instance: the client's connection has accepted answers."""
+    """Message from the front process to a worker instance: the client's connection has accepted answers."""
 
     kind = 12
     dispatch: int
@@ -271,7 +274,7 @@ class AnswersDelivered(Message):
 
 
 class CancelCall(Message):
-    """Message from the front to a worker instance: no client waits for the answers to a request any more."""
+    """Message from the front process to a worker instance: no client waits for a request's answers."""
 
     kind = 13
     dispatch: int

@@ -103,11 +103,11 @@ class Journal:
         return cls(fd, slots)
 
     def begin_answer(self, slot: int) -> None:
-        """Mark a connection, because its request is now removed from the socket's buffer."""
+        """Mark a connection, because the shard now removes its request from the socket's buffer."""
         self._map[slot] = _ANSWERING
 
     def end_answer(self, slot: int) -> None:
-        """Unmark a connection, because the kernel has the whole answer."""
+        """Clear a connection's mark after its answer, when the kernel has taken the last byte."""
         self._map[slot] = _IDLE
 
     def is_answering(self, slot: int) -> bool:

@@ -159,7 +159,7 @@ class RemoteWorker:
             received = await local.receive_frame()
 
     async def _report_counts(self) -> None:
-        """Regularly send changed counts of begun requests and the activity of busy instances to the front.
+        """Regularly report changed counts of begun requests and busy instances' activity to the front.
 
         Runs until cancelled.
         """

@@ -49,13 +49,16 @@ class LinkLost(ServingError):
 
 
 class AgentRefused(ServingError):
-    """Raised when an agent refuses to run a worker. `is_final` tells whether retries would fail, too."""
+    """Raised when an agent (a server that runs workers) refuses a worker.
+
+    `is_final` tells whether retries would fail, too.
+    """
 
     is_final = False
 
 
 class PacketKind(IntEnum):
-    """Types of packets between a proxy and an agent."""
+    """Types of packets between a proxy (on the service's machine) and an agent (on the worker's machine)."""
 
     CHALLENGE = 0  # agent: its nonce
     OFFER = 1  # proxy: a MAC, and the `Offer` in JSON
@@ -79,7 +82,7 @@ class Packet(NamedTuple):
 
 
 class Offer(msgspec.Struct):
-    """First message of a proxy to an agent: describes the worker to be started."""
+    """First message of a proxy to an agent (a server that runs workers): describes the worker to start."""
 
     nonce: bytes
     protocol: str  # see `frames.PROTOCOL_VERSION`
@@ -93,14 +96,14 @@ class Offer(msgspec.Struct):
 
 
 class Refused(msgspec.Struct):
-    """Reply of an agent that refuses to start a worker."""
+    """Reply of an agent (a server that runs workers) that refuses to start a worker."""
 
     reason: str
     is_final: bool  # whether every later try would be refused, too
 
 
 class Place(msgspec.Struct):
-    """Reply of a placer: the address of the agent that it has started."""
+    """Reply of a placer, which starts agents on a Ray cluster: the address of the started agent."""
 
     address: str
     ca_file: str = ""  # authorities of the agent's certificate; empty: no encryption
@@ -336,7 +339,7 @@ async def accept(link: Link, token: bytes, offer: Offer) -> None:
 
 
 async def move(link: Link, token: bytes, offer: Offer, place: Place) -> None:
-    """Tell a proxy the address of another agent, which starts its worker."""
+    """Tell a proxy the address of another agent (a server that runs workers), which starts its worker."""
     data = msgspec.json.encode(place)
     await link.send(PacketKind.MOVED, _mac(token, b"agent", offer.nonce, data) + data)
 

@@ -68,7 +68,10 @@ _decode_id = msgspec.msgpack.Decoder(_DispatchId).decode
 
 
 class Proxy:
-    """Forwards messages between the front process's sockets and the agent that runs the worker."""
+    """Stands in for a worker on another machine: forwards messages between the front process and the agent.
+
+    The agent is a server on the other machine, which runs the worker.
+    """
 
     def __init__(self, sockets: Sequence[LocalSocket], link: Link) -> None:
         self._sockets = sockets
@@ -262,7 +265,7 @@ async def run_proxy(fds: Sequence[int], log_fd: int) -> int:
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Run a proxy.
+    """Run a proxy, the stand-in of a worker on another machine.
 
     The front process starts the proxy with the arguments of a worker, see `pipeline.worker.main`.
     """

@@ -18,9 +18,9 @@ from pipeline.models.tensor_spec import BatchAxis, adapt_array
 
 
 class Call(CallMessage):
-    """One request in a worker: its inputs, then the model's inputs and outputs, and its result or error.
+    """One request in a worker: inputs, the model's inputs and outputs, and the result or error.
 
-    A worker decodes the front's message as a Call.
+    A worker decodes the front process's message as a Call.
     """
 
     request: OpRequest = None  # type: ignore[assignment]  # set by `decode_inputs`
@@ -188,7 +188,7 @@ class Call(CallMessage):
 
 
 class Dispatch(DispatchMessage):
-    """The front's message with requests to run, decoded with a `Call` for each request."""
+    """The front process's message with requests to run, decoded with a `Call` for each request."""
 
     calls: list[Call]
 

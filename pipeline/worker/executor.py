@@ -124,7 +124,7 @@ class Executor:
         may_begin: MayBegin = _nobody_takes_back,
         open_stream: OpenStream = _refuse_stream,
     ) -> None:
-        """Answer every request of a dispatch (a group of requests from the front), batch by batch.
+        """Answer every request of a dispatch (a group of requests from the front process), batch by batch.
 
         Results are sent when an inference ends. Results of short inferences are sent together. `send` is
         called with last=True exactly once, at the end. An exception of a hook fails its request, and one of
@@ -262,12 +262,12 @@ class Executor:
                 ran, since_ns = [], time.perf_counter_ns()
 
     def _get_patience_ns(self) -> int:
-        """Return how long finished batches wait to be answered with later ones, in nanoseconds.
+        """Return how long finished batches may wait to be answered with later batches, in nanoseconds.
 
-        Batches are answered one by one where hooks may rely on being called in turn: beside an app's own
-        `process`, and where a batch is one request, whose `postprocess` may fill the arrays of the request
-        before. A remote model may take any time for the next batch. A local model without measured times may
-        do so, too, so that its batches wait as briefly as in a worker process.
+        0 if hooks may rely on being called in turn: for an app's own `process`, and for batches of one
+        request. In the latter, `postprocess` may reuse the arrays of the previous request. Also 0 for a
+        remote model, which may take any time for the next batch. Batches of a local model without measured
+        times only wait briefly, for the same reason.
         """
         runner = self._runner
         if self._hooks.own_process or runner.is_remote:
@@ -637,10 +637,10 @@ def create_executors(
 ) -> tuple[list[Executor], Ready]:
     """Load an Op's model, call its `init_op`, and create an executor for each of `count` instances.
 
-    Returns the executors, and the message that tells the front of readiness. name: the Op's in `app`. forms:
-    response formats of the protocols. first: number of the first instance. shares: the instances share a
-    process, so they have no separate `concurrency_idx`. Raises ConfigError, and StartFailed for an exception
-    of `init_op`.
+    Returns the executors, and the message that tells the front process of readiness. name: the Op's in `app`.
+    forms: response formats of the protocols. first: number of the first instance. shares: the instances share
+    a process, so they have no separate `concurrency_idx`. Raises ConfigError, and StartFailed for an
+    exception of `init_op`.
     """
     config = app.config.op[name]
     op.concurrency_idx = None if shares else first

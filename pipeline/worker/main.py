@@ -176,12 +176,12 @@ class Front:
         self.service_stops = False  # the process shall call the script's handler of SIGTERM at its end
 
     def receive(self) -> Frame | None:
-        """Wait for the next frame from the front; None when the front wants this worker to end."""
+        """Wait for the next frame from the front process. Returns None when this worker has to end."""
         self.wait_until(lambda: bool(self._frames))
         return self._frames.popleft() if self._frames else None
 
     def wait_until(self, is_over: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Process messages of the front until a condition that they change is true.
+        """Process messages of the front process until a condition that they change is true.
 
         Return whether it is true. Returns False at the end of file, and after `timeout_s` seconds. With 0,
         only messages that have arrived are processed.
@@ -227,7 +227,7 @@ class Front:
         return True
 
     def send(self, message: Message) -> None:
-        """Send a message without large parts to the front."""
+        """Send a message without large parts to the front process."""
         self._write(frame(message))
 
     def name_thread(self) -> None:
@@ -235,7 +235,7 @@ class Front:
         self._arena.name_thread(threading.get_native_id())
 
     def begin_dispatch(self, dispatch_id: int) -> DispatchReplies | None:
-        """Mark a dispatch (a group of requests from the front) as begun.
+        """Mark a dispatch (a group of requests from the front process) as begun.
 
         Returns the sender of its replies.
 
@@ -249,7 +249,7 @@ class Front:
         return replies
 
     def reply(self, reply: Reply, tail: list[Part], region: Region) -> None:
-        """Send the results of some requests to the front; large parts go through shared memory.
+        """Send the results of some requests to the front process; large parts go through shared memory.
 
         tail: the large parts. region: the dispatch's part of the shared memory.
         """
@@ -298,7 +298,7 @@ class Front:
 
 
 class DispatchReplies:
-    """Sends the results of one dispatch to the front, and records how many of its requests have begun."""
+    """Sends a dispatch's results to the front process, and records how many of its requests have begun."""
 
     def __init__(
         self, front: Front, arena: Arena, streams: dict[tuple[int, int], AnswerStream], dispatch_id: int
@@ -313,13 +313,13 @@ class DispatchReplies:
     def may_begin(self, requests: int) -> bool:
         """Record that the first `requests` requests have begun.
 
-        Returns False if the front has taken back the others.
+        Returns False if the front process has taken back the others.
         """
         self._arena.note_begin(self._id, requests)  # before the look, see `Arena.take_back`
         return not self._arena.taken_back(self._id)
 
     def send(self, settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None:
-        """Send the results of some requests to the front. last: the dispatch is complete.
+        """Send the results of some requests to the front process. last: whether the dispatch is complete.
 
         tail: large parts of the results. timings: durations and counts, for metrics.
         """
@@ -371,9 +371,9 @@ class Worker:
         raise StartFailed(f"{self._app.script} ended without calling run_service")
 
     def serve(self, web_service: service.Service) -> NoReturn:
-        """Load the Op and its model, tell the front that the worker is ready, and answer requests.
+        """Load the Op and its model, tell the front process of readiness, and answer requests.
 
-        Ends the process when the front closes the connections.
+        Ends the process when the front process closes the connections.
         """
         keep_our_loggers()
         stop_handler = get_stop_handler()

@@ -22,9 +22,10 @@ class ReadinessReceiver(Protocol):
 
 
 def watch_readiness(check: Callable[[], bool], front: ReadinessReceiver) -> None:
-    """Call `check` now and then regularly in a thread; send its first result and each change to the front.
+    """Call `check` at once, and then regularly in a thread. Send its first result, and each change.
 
-    check: may take long, but must not raise. Only `start_timeout` limits the first call.
+    The results are sent to the front process. check: may take long, but must not raise. Only `start_timeout`
+    limits the first call.
     """
     is_ready = check()
     front.send(ModelReadiness(is_ready))

@@ -21,9 +21,9 @@ UPRIGHT = 1.5  # a crop this much higher than wide holds text that runs downward
 class DBPostProcess:
     """Converts text probabilities (n, 1, height, width) to boxes, by differentiable binarization.
 
-    params: "thresh" (probability of a text pixel), "box_thresh" (mean probability of a box), "max_candidates"
-    (maximum boxes per image) and "unclip_ratio" (enlargement of boxes, because the model was trained on
-    shrunk boxes).
+    Keys of params: "thresh" (probability of a text pixel), "box_thresh" (mean probability of a box), and
+    "max_candidates" (maximum boxes per image). "unclip_ratio" enlarges the boxes, because the model was
+    trained on shrunk boxes.
     """
 
     def __init__(self, params: Mapping[str, Any]) -> None:

@@ -39,7 +39,7 @@ class PaddleEngine:
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
         """Return a model's weight file; None without weights, or if each weight has its own file.
 
-        Raises ConfigError for several weight files of another kind.
+        Raises ConfigError for several files that each may have all weights.
         """
         candidates = [path for path in files if path.suffix == ".pdiparams" or path.name == "__params__"]
         if len(candidates) > 1:

@@ -174,9 +174,9 @@ def find_row_finder(program: Path) -> str | None:
 def run_natively_for(model: ServingModel) -> str | None:
     """Return an operator of a model that oneDNN runs wrongly or not at all; None if oneDNN can run it.
 
-    oneDNN's adaptive pooling to more than 1x1 reuses the algorithm of the first run: for input sizes that the
-    output size does not divide, later results are 1 to 9 % off. The whole program runs without oneDNN,
-    because Paddle 3.3.1 can't exclude a single operator of a PIR program.
+    oneDNN's adaptive pooling to more than 1x1 reuses the algorithm of the first run. If the output size does
+    not divide the input size, later results are 1 to 9 % off. The whole program runs without oneDNN, because
+    Paddle 3.3.1 can't exclude a single operator of a PIR program.
     """
     if model.format == "pir":
         operator = _first_operator(model.program, _NATIVE_ALONE)

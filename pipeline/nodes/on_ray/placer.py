@@ -87,7 +87,7 @@ class Placer:
             link.abort()
 
     async def _place(self, link: Link, offer: Offer) -> None:
-        """Create the Ray actor for a worker, and keep the actor until the proxy closes the connection."""
+        """Create the Ray actor for a worker, and keep the actor until the worker's proxy disconnects."""
         resources = find_resources(self._settings.resources, offer.op)
         remote_class: Any = ray.remote(NodeAgent)
         actor = remote_class.options(
@@ -129,7 +129,7 @@ class Placer:
 
 
 async def _await_end(link: Link) -> None:
-    """Wait until the proxy closes the connection."""
+    """Wait until the proxy, which represents the worker on the service's machine, closes the connection."""
     with contextlib.suppress(LinkLost):
         while True:
             await link.receive_packet()
@@ -174,7 +174,10 @@ def describe_resources(resources: Mapping[str, float]) -> str:
 
 
 def run_placer(settings: PlacerSettings) -> None:
-    """Run a placer until SIGTERM. Exits with 1 if the Ray cluster can't be used."""
+    """Run a placer, which starts workers on a Ray cluster, until SIGTERM.
+
+    Exits with 1 if the cluster can't be used.
+    """
     set_up_logging(LoggingConfig(), "ray", "placer", beside_app=False)
     try:
         check_address(settings.ray_address)

@@ -183,7 +183,10 @@ class Shard:
         return self._recalls > 0
 
     def serves(self, request: HttpRequest) -> bool:
-        """Return whether the shard answers a request itself: an inference without state in the front."""
+        """Return whether the shard answers a request itself: an uncompressed inference with its own data.
+
+        Inputs in shared memory are read in the front process.
+        """
         if request.method != "POST" or b"content-encoding" in request.headers:
             return False
         return self._routes.find_api(request.path) == INFERENCE and _SHARED_MEMORY not in request.body
@@ -210,7 +213,7 @@ class Shard:
             self._send_report(is_sign_of_life=number % _REPORTS_PER_S == 0)
 
     def _send_report(self, *, is_sign_of_life: bool = True) -> None:
-        """Send metrics and recent errors to the front, if they have changed.
+        """Send metrics and recent errors to the front process, if they have changed.
 
         is_sign_of_life: send them even if nothing has changed.
         """
