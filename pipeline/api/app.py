@@ -257,7 +257,7 @@ class RepositoryPlace(NamedTuple):
 
     @property
     def addresses(self) -> list[str]:
-        """The repositories in the notation of the command line."""
+        """Folders or bucket URLs of the repositories, as written on the command line."""
         addresses = {bucket.folder: bucket.address for bucket in self.buckets}
         return [addresses.get(folder, folder) for folder in self.folders]
 

@@ -12,9 +12,9 @@ _CASE_SENSITIVE = "(?-i)"  # RE2's prefix, which Python's `re` does not know
 
 
 class HeaderPatterns(NamedTuple):
-    """Patterns of header names on the HTTP port and of metadata keys on the gRPC port.
+    """Patterns of header names on the HTTP port, and of metadata keys on the gRPC port.
 
-    An empty pattern matches nothing.
+    An empty text means no pattern.
     """
 
     http: str = ""

@@ -109,7 +109,10 @@ class ThreadInstance(Instance):
 
 
 class OwnProcess(WorkerProcess):
-    """The current process, as a worker process in the pool of its own shard."""
+    """The current process, as seen by the shard that runs in it: a worker process with its instances.
+
+    A shard is a worker that serves client connections itself.
+    """
 
     executors: Sequence[Executor]
     ready: Ready
