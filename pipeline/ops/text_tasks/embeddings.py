@@ -63,7 +63,7 @@ def pool_tokens(fetch: Array, tokens: int, poolings: Sequence[str], skip: int = 
 def _pool(vectors: Array, pooling: str, first: int) -> Array:
     """Return a text's vector by one kind of pooling, such as "mean".
 
-    `first` is the position of the row's first token in the text.
+    `first` is the position of the first of these tokens in the text.
     """
     if pooling == "cls":
         return np.asarray(vectors[0])
