@@ -56,7 +56,7 @@ class Padding:
 def read_additions(path: Path) -> dict[str, Any]:
     """Return the content of a serving.yml; empty if there is no file.
 
-    Raises ConfigError if the file is not a mapping or has an unknown key.
+    Raises ConfigError if the file is not a mapping or has a misspelt key. Other unknown keys are allowed.
     """
     if not path.exists():
         return {}

@@ -87,7 +87,7 @@ def _sha256(file: Path) -> str:
 
 
 def hash_sample(file: Path) -> str:
-    """Return a digest of a file's size and of 1 MiB of samples, which takes a few ms for any file size."""
+    """Return a digest of a file's size and of 1 MiB spread over it, which takes a few ms for any size."""
     size = file.stat().st_size
     digest = hashlib.sha256(f"{size}\n".encode())
     with file.open("rb") as opened:

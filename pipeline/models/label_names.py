@@ -99,7 +99,7 @@ def _labels_in(path: Path) -> tuple[str, ...]:
 
 
 def _of_json(value: Any) -> list[str]:
-    """Return labels from JSON: a list of names, or an object that maps numbers and names to each other."""
+    """Return labels from JSON: a list of names, or an object from number to name or from name to number."""
     if isinstance(value, list):
         return [str(name) for name in value]
     if not isinstance(value, dict):

@@ -186,7 +186,7 @@ class _Graph:
     def makers(self) -> dict[str, str]:
         """Return the type of the operator that computes each output, by output name.
 
-        Final operators that only convert or reshape the output are skipped.
+        Final operators that only convert the output are skipped.
         """
         made_by = {output: node for node in self.nodes for output in node.outputs}
         names = {port.name: _origin(port.name, made_by, _TABLE_ONLY) for port in self.outputs}

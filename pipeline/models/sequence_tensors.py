@@ -137,7 +137,7 @@ def _parse_entry(
 
 
 def _initial_shape(value: object, feed: Variable, axis: int, where: str) -> tuple[int, ...]:
-    """Return the shape of the initial state: a batch axis of length 1 first, then the declared shape."""
+    """Return the shape of the initial state: a batch axis of length 1 first, then the other axes."""
     lengths = list(feed.shape) if value is None else value
     if not isinstance(lengths, list) or len(lengths) != len(feed.shape):
         raise ConfigError(f"{where}: shape {value!r} is not like the model's, {list(feed.shape)}")

@@ -171,7 +171,7 @@ class ModelReader(Protocol):
         ...
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
-        """Return the weight file of a model file; None without a separate weight file.
+        """Return the single weight file of a model file; None if it has none or several, one for each weight.
 
         files: the files in the folder. Raises ConfigError if the weight file is ambiguous.
         """
