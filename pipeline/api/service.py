@@ -152,7 +152,7 @@ class Service:
     def _drop_unused_sections(self, config: ServiceConfig, ops: Mapping[str, Op]) -> ServiceConfig:
         """Return the configuration without the `op.<name>` sections that no step (Op) of the script uses.
 
-        Raises ConfigError if an Op has no section, because an unused section may be its misspelt section.
+        Raises ConfigError if an Op has no section while another is unused: that may be its misspelt section.
         """
         source = self._config_source
         data = source if isinstance(source, Mapping) else read_yaml(Path(str(source)))
