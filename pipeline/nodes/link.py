@@ -110,7 +110,7 @@ class Place(msgspec.Struct):
 
 
 class _CountingReader(asyncio.StreamReader):
-    """A stream reader that counts received bytes, so that a silent connection can be detected."""
+    """A stream reader that counts what it receives, so that a silent connection can be detected."""
 
     received = 0
 
@@ -220,8 +220,8 @@ class Link:
 async def open_link(address: str, context: ssl.SSLContext | None) -> Link:
     """Connect to an agent.
 
-    Raises OSError, and TimeoutError if connecting takes over `CONNECT_S` or the TLS handshake over
-    `HANDSHAKE_S`.
+    Each address of the host has `CONNECT_S` to accept, and the TLS handshake `HANDSHAKE_S`. Raises OSError,
+    which is a TimeoutError after these times.
     """
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
