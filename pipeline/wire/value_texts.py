@@ -75,8 +75,8 @@ def format_value(value: Any) -> str:
 def array_repr(array: npt.NDArray[Any]) -> str:
     """Return the same text as `repr(array)`, but faster for large arrays of numbers.
 
-    NumPy's print options only apply to arrays that NumPy itself formats: scalars, empty arrays and unusual
-    dtypes.
+    NumPy's print options only apply to arrays that NumPy itself formats: scalars, empty and unusual
+    arrays.
     """
     dtype = array.dtype
     if type(array) is not np.ndarray or not array.size or not array.ndim or not dtype.isnative:
