@@ -19,7 +19,7 @@ _TYPE_ERROR = 7000
 
 
 def _is_array(value: Any) -> bool:
-    """Return whether Paddle Serving treats a value as an array: an ndarray, or a list that begins with a str."""
+    """Whether Paddle Serving treats a value as an array: an ndarray, or a list that begins with a str."""
     return isinstance(value, np.ndarray) or (
         isinstance(value, list) and bool(value) and isinstance(value[0], str)
     )
