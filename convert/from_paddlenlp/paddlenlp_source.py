@@ -134,7 +134,7 @@ def _from_folder(folder: Path, random_weights: bool) -> PaddleNLPSource:
 def is_written_by_paddle(path: Path) -> bool:
     """Return whether a safetensors file was written by Paddle.
 
-    Raises ConversionError for files of other frameworks. PyTorch's linear weights are transposed, and for a
+    Raises ConversionError if it is no safetensors file. PyTorch's linear weights are transposed, and for a
     square weight the shapes would not show that.
     """
     return _writer(path) in ("pd", "paddle")

@@ -126,7 +126,7 @@ def require_environment(
 ) -> None:
     """Raise ConversionError if no conversion environment is found.
 
-    The error names the commands that install the version in the pickle, because no other version can read it.
+    The error names the commands for the version in the pickle, because another version may misread it.
     """
     try:
         conversion_python(needs)

@@ -181,7 +181,7 @@ def _run_route(route: Route, arguments: dict[str, Any], options: ConversionOptio
 def _write_notes(
     folder: Path, facts: Mapping[str, Any], encoder: SentenceEncoder, tokenizer: Sequence[Path]
 ) -> None:
-    """Write model_notes.json and copy the files named in it to `folder`, for `convert serving`."""
+    """Write model_notes.json to `folder` and copy the files it names, for `convert serving --with-notes`."""
     files = [*tokenizer, *encoder.files]
     for file in files:
         shutil.copyfile(file, folder / file.name)

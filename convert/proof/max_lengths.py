@@ -14,7 +14,7 @@ LONGEST_TRIED = 2048
 
 
 def max_lengths(run: Runner, target: Target, row: Feeds) -> dict[str, tuple[int, int]]:
-    """Determine the maximum length that the model runs, and the axis of the length, for each input.
+    """Return, by input name, the axis of an input's length and the maximum length that the model runs.
 
     The lengths are found by trial. `row` is a batch of one row that the model can run. It is repeated along
     the only dynamic axis besides the batch, up to LONGEST_TRIED. Inputs of equal length, such as ids and

@@ -107,8 +107,8 @@ class OlderPaddle:
 def pdmodel_paddle() -> OlderPaddle:
     """Find the older Paddle that writes .pdmodel files.
 
-    It is in the folder PADDLEWHEEL_PDMODEL_PADDLE, or else in the folder of `make pdmodel-env`. Raises
-    ConversionError if there is none.
+    It is in the folder that PADDLEWHEEL_PDMODEL_PADDLE names; without that variable, in the folder of `make
+    pdmodel-env`. Raises ConversionError if there is none.
     """
     named = os.environ.get(PDMODEL_PADDLE)
     folder = Path(named).absolute() if named else PDMODEL_FOLDER
