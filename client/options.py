@@ -32,9 +32,7 @@ def option(*flags: str, default: Any = None, group: str = "", section: str = "",
 
     The field's annotation determines the conversion: tuple[X, ...] is an option that may be repeated; Path,
     int and float are converted. settings: keyword arguments of argparse's `add_argument`, which override the
-    inferred ones. group: name of a group of options that exclude each other. section: heading of the option
-    in
-    --help.
+    inferred ones. group: name of a group of options that exclude each other. section: heading in --help.
     """
     metadata = {_FLAGS: flags, _GROUP: group, _SECTION: section, _SETTINGS: settings}
     return dataclasses.field(default=default, metadata=metadata)
