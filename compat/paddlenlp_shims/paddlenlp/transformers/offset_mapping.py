@@ -23,9 +23,9 @@ def spans_of_tokens(
     """Return start and end of each token in the original text, in characters.
 
     normalized: the text in which tokens are searched. origin: position in the original text of each character
-    of `normalized`. unknown: for each token, whether it counts as a single character if it is not found. As
-    in PaddleNLP, raises IndexError if `origin` is too short, and ValueError for a token with a sigma that is
-    not found.
+    of `normalized`. unknown: whether a token that is not found counts as a single character, by the token's
+    index. As in PaddleNLP, raises IndexError if `origin` is too short, and ValueError for a token with a
+    sigma that is not found.
     """
     places = _places(normalized, tokens, unknown)
     spans = []
