@@ -202,9 +202,10 @@ def _as_hook_failed(message: str, exc: BaseException) -> ServingError:
 
 
 def picked(output: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Select and rename tensors of an ensemble step's output. names: maps each old name to its new name.
+    """Select and rename tensors of a step's output, or of the client's inputs, in an ensemble.
 
-    Tensors that a step has not returned are left out. Raises MissingKey if the client should have sent one.
+    names: maps each old name to its new name. Tensors that a step has not returned are left out. Raises
+    MissingKey for a tensor that the client has not sent.
     """
     if isinstance(output, RequestInputs):
         return {new: output[name] for name, new in names.items()}

@@ -264,10 +264,10 @@ class Executor:
     def _get_patience_ns(self) -> int:
         """Return how long finished batches may wait to be answered with later batches, in nanoseconds.
 
-        0 if hooks may rely on being called in turn: for an app's own `process`, and for batches of one
-        request. In the latter, `postprocess` may reuse the arrays of the previous request. Also 0 for a
-        remote model, which may take any time for the next batch. Batches of a local model without measured
-        times only wait briefly, for the same reason.
+        0 where hooks may rely on being called in turn: beside an app's own `process`, and where a batch is
+        one request, whose `postprocess` may fill the arrays of the request before. Also 0 for a remote model,
+        which may take any time for the next batch. A local model without measured times may do so, too: its
+        batches wait as briefly in a shard as in a worker process.
         """
         runner = self._runner
         if self._hooks.own_process or runner.is_remote:
@@ -455,7 +455,7 @@ class Executor:
     def _of_one_process(self, fetched: list[Fetched]) -> list[list[Fetched]]:
         """Group requests that share the attributes which one call of the app's `process` has set on `self`.
 
-        Usually one call served the batch, and all requests are one group.
+        All are one group, unless a batch had to be run in parts: then each part is a group.
         """
         if not self._hooks.own_process:
             return [fetched] if fetched else []
@@ -551,7 +551,7 @@ class Outputs:
             return Refusal.from_error(self._hooks.failure(exc, "the error's printing", request))
 
     def _outcome(self, call: Call) -> tuple[Outcome, list[Part]]:
-        """Return a successful request's encoded output, and its destination: client, next Op or jump.
+        """Return where a successful request's output goes (client, next Op, jump), and its encoded bytes.
 
         Raises exceptions of hooks, of encoding, and of the protocol's response format.
         """

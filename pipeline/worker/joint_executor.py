@@ -169,9 +169,9 @@ class SingleAnswer:
         return self._stream.is_cancelled()
 
     def wait(self) -> Any:
-        """Wait until the model has sent its answer.
+        """Wait until the model has ended its answers, or no client waits any more.
 
-        Returns the answer, or an error if there is none or several.
+        Returns the only answer, or an error if there is none or several, or if no client waits.
         """
         while not self._is_closed.wait(LOOK_S):
             if self.is_cancelled():

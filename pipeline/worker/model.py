@@ -185,7 +185,7 @@ class Model:
 
     @property
     def joining(self) -> Joining:
-        """Rules for joining the inputs of several requests: `padding` of config.yml, or the model's own."""
+        """Rules for joining the inputs of several requests: `padding` of config.yml, else of the model."""
         padding = self._padding()
         if padding is None:
             return Joining()

@@ -56,7 +56,7 @@ class RunCosts:
         return costs
 
     def estimate_s(self, rows: int, length: int) -> float:
-        """Return the estimated seconds of an inference on `rows` rows, padded to this length."""
+        """Return the estimated seconds of an inference on `rows` rows, the longest of this length."""
         r0, r1, r_share = _between(self._rows, rows)
         l0, l1, l_share = _between(self._lengths, length)
         short = _power(self.points[r0, l0], self.points[r1, l0], r_share)
@@ -212,7 +212,7 @@ def _cut_by_cost(
 
 
 def bucket(length: int, buckets: Sequence[int] | None, max_length: int | None = None) -> int:
-    """Return the padded length for `length`: the next greater bucket, or the next built-in step.
+    """Return the length to which `length` is padded: the next of `buckets`, or of built-in steps.
 
     The built-in steps waste at most an eighth for lengths over 64, and bound the number of shapes an engine
     meets. A length over the last bucket, or over `max_length`, stays as it is. No length is padded beyond

@@ -540,9 +540,10 @@ def split_outputs(
 ) -> list[dict[str, Any]] | None:
     """Cut the outputs of a batch into the outputs of each slice, without padding.
 
-    Returns None if rows are missing. An app's own `process` may return a list as an output: each element is a
-    row. With `copies` the parts of several slices are copies: an answer must not keep the whole batch in
-    memory, or change with another request's answer. A hook for the whole batch needs no copies.
+    Returns None if an output does not have a row for each row of the inputs. An app's own `process` may
+    return a list as an output: each element is a row. With `copies` the parts of several slices are copies:
+    an answer must not keep the whole batch in memory, or change with another request's answer. A hook for the
+    whole batch needs no copies.
     """
     rows = sum([part.rows for part in slices])
     for fetch in fetches.values():

@@ -183,9 +183,10 @@ class Shard:
         return self._recalls > 0
 
     def serves(self, request: HttpRequest) -> bool:
-        """Return whether the shard answers a request itself: an uncompressed inference with its own data.
+        """Return whether the shard answers a request itself: an inference without state in the front process.
 
-        Inputs in shared memory are read in the front process.
+        Compressed requests go to the front process, and so do requests that name shared memory, because its
+        regions are mapped there.
         """
         if request.method != "POST" or b"content-encoding" in request.headers:
             return False
