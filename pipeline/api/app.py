@@ -121,7 +121,7 @@ class ServedModel(NamedTuple):
 
     @property
     def max_inflight_requests(self) -> int:
-        """Maximum responses of a decoupled step that later steps process at a time; 0: no limit."""
+        """Maximum responses of a decoupled step that later steps process at a time; 0: no limit is set."""
         scheduling = {} if self.config is None else self.config.get("ensemble_scheduling", {})
         return int(scheduling.get("max_inflight_requests", 0))
 
@@ -304,7 +304,7 @@ class App:
 
     @cached_property
     def ops(self) -> tuple[str, ...]:
-        """Names of all Ops of the service in topological order.
+        """Names of all Ops of the service, in the topological order of each model's graph.
 
         An Op is a step of the service, with its workers and queue.
         """
