@@ -340,7 +340,7 @@ class Arena:
         _COUNT.pack_into(self._map, _TAKEN_BACK_AT, dispatch_id + 1)
 
     def taken_back(self, dispatch_id: int) -> bool:
-        """In the worker: return whether the front process has recalled requests that are not yet begun."""
+        """In the worker: return whether the front process has recalled a dispatch's unbegun requests."""
         return bool(_COUNT.unpack_from(self._map, _TAKEN_BACK_AT)[0] > dispatch_id)
 
     def name_thread(self, thread_id: int) -> None:
