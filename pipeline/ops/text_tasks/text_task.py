@@ -67,7 +67,7 @@ class TextRows:
         return [part._replace(truncated=part.truncated or cut) for part, cut in zip(cuts, over, strict=True)]
 
     def build_text_rows(self, tokens: Sequence[Tokens]) -> tuple[list[Row], list[Cut]]:
-        """Return the model's input rows for tokenized texts, and the rows' token spans of each text."""
+        """Return the model's input rows for tokenized texts, and the token spans read of each text."""
         room, rows, cuts = self._room(paired=False), list[Row](), list[Cut]()
         for number, text in enumerate(tokens):
             part = cut(len(text.ids), room, self._reading, where(self._names[0], number, len(tokens)))
@@ -78,7 +78,7 @@ class TextRows:
     def build_pair_rows(
         self, first: Sequence[Tokens], second: Sequence[Tokens]
     ) -> tuple[list[Row], list[Cut]]:
-        """Return the model's input rows for tokenized pairs, and the rows' token spans of each first text."""
+        """Return the model's input rows for tokenized pairs, and the token spans read of each first text."""
         room, rows, cuts = self._room(paired=True), list[Row](), list[Cut]()
         for number, (first_text, second_text) in enumerate(zip(first, second, strict=True)):
             if self._reading.too_long == "truncate":
