@@ -58,7 +58,7 @@ class AgentRefused(ServingError):
 
 
 class PacketKind(IntEnum):
-    """Types of packets between a proxy (on the service's machine) and an agent (on the worker's machine)."""
+    """Types of packets between a proxy (on the service's machine) and an agent (the worker's) or placer."""
 
     CHALLENGE = 0  # agent: its nonce
     OFFER = 1  # proxy: a MAC, and the `Offer` in JSON
@@ -120,7 +120,7 @@ class _CountingReader(asyncio.StreamReader):
 
 
 class Link:
-    """A connection that carries packets between a proxy and an agent, which runs its worker.
+    """A connection that carries packets between a proxy and an agent, which runs its worker, or a placer.
 
     timeout_s: time without received bytes after which `await_silence` raises LinkLost.
     """
