@@ -168,7 +168,7 @@ def _gelu(graph: _Graph, node: Any) -> None:
 
 
 def _reduction(graph: _Graph, node: Any) -> None:
-    """Turn the axes of a reduction node from an input, as since opset 18, into an attribute."""
+    """Rewrite the axes of a reduction node as an attribute; since opset 18 they are an input."""
     from onnx import helper
 
     if len(node.input) < 2 or not node.input[1]:

@@ -162,7 +162,7 @@ def _max_lengths(program: InferenceProgram, batch: Feeds, options: ConversionOpt
     """Find the maximum length that the model accepts for each input; return the entries for serving.yml.
 
     The model runs without graph optimisation, because optimised operators may not check their inputs. Empty
-    for a model whose outputs have no row per input row.
+    for a model whose inputs can't be split into rows.
     """
     target = create_target(program)
     if not target.by_row:
