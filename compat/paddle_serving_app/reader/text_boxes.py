@@ -45,7 +45,7 @@ class DBPostProcess:
         ]
 
     def _boxes(self, probabilities: Image) -> list[Image]:
-        """Return the boxes in one probability map, in pixel coordinates of the map."""
+        """Return the boxes in one probability map, in whole pixels of the map."""
         cv2 = opencv()
         bitmap = (probabilities > self.thresh).astype(np.uint8) * np.uint8(255)
         # OpenCV 3 returns the image before the two that other versions return.

@@ -191,7 +191,7 @@ def padded(image: Image, stride: int) -> Image:
 class ImageReader:
     """Converts the bytes of an image file to the (3, 224, 224) input of an ImageNet classifier.
 
-    image_shape: its second number is the side of the square crop; 0: the image is neither resized nor cropped.
+    image_shape: its second number is the side of the square crop; 0 means no resizing and no crop.
     crop_center: if False, the crop is at a random place.
     """
 
