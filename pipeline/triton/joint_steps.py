@@ -34,8 +34,8 @@ def find_obstacle(
 ) -> str:
     """Return why one worker can't run all steps of an ensemble; empty if one worker can.
 
-    With an obstacle, the front process dispatches each step separately. Only the front process can enforce
-    queue policies between steps and forward several answers of a step. models, sections: dicts by the name of
+    With an obstacle, the front process dispatches each step separately. It then enforces queue policies and
+    orders between the steps, and forwards several answers of a step. models, sections: dicts by the name of
     the step's Op. limits_runs: the server has a rate limiter.
     """
     for op in graph.ops:

@@ -137,7 +137,7 @@ def read_program_facts(program: Path, backend: str, config: ModelConfig | None =
     """Read the names, types and shapes of a model file's inputs and outputs.
 
     program: the model file in a version's folder. config: the config.pbtxt, which declares the tensors of a
-    PyTorch model if its file does not. Raises ConfigError for an unreadable file.
+    PyTorch model, because its file may not. Raises ConfigError for an unreadable file.
     """
     engine = load_engine(backend)
     if (program.parent / SERVER_CONF).is_file():

@@ -67,7 +67,7 @@ def has_ragged_tensors(config: Mapping[str, Any]) -> bool:
 
 
 def is_flat(config: ModelConfig, tensor: ModelInput | ModelOutput) -> bool:
-    """Return whether a tensor is flat in the model: its only axis holds the elements of a whole batch."""
+    """Return whether a tensor may be flat in the model: its only axis holds the elements of a whole batch."""
     if isinstance(tensor, ModelInput):
         return tensor.allow_ragged_batch
     return any(tensor.name in entry.target_name for entry in config.batch_output)

@@ -280,7 +280,10 @@ class _RepositoryReader:
         return self.served
 
     def _refuse_other_kinds(self) -> None:
-        """Withdraw models that use a rate limiter resource as global where other models do not."""
+        """Withdraw models whose rate limiter resource is global there and of a device in an earlier model.
+
+        The same goes for the reverse.
+        """
         if self._repository.resource_limits is None:
             return
         needs: list[RunNeeds] = []

@@ -475,8 +475,8 @@ def format_model_lines(exc: BaseException, path: Path) -> str:
 def get_instance_name(config: Mapping[str, Any], instance: int) -> str:
     """Return Triton's name of a model instance, such as "bert_0_1".
 
-    The name ends with the number of the instance group and the number in the group. instance: the number
-    among all instances of the model.
+    It is the name of the instance group, and the number in the group. instance: the number among all
+    instances of the model.
     """
     for group in list_active_groups(config):
         if instance < group["count"]:

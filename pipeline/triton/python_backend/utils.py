@@ -466,7 +466,7 @@ class InferenceRequest:
         return self._trace
 
     def is_cancelled(self) -> bool:
-        """Return whether no client waits for the response: it has left, or the deadline has passed."""
+        """Return whether nobody waits for the response: the client has left, or the deadline has passed."""
         return self._answers is not None and self._answers.is_cancelled()
 
     def set_release_flags(self, flags: int) -> None:
