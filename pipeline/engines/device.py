@@ -51,7 +51,7 @@ def resolve_device(conf: PredictorConf) -> Device:
 def warn_of_paddle_keys(conf: PredictorConf, where: str) -> None:
     """Log a warning for keys of `local_service_conf` that only Paddle reads.
 
-    where: text at the end of the warning, which tells where the keys are.
+    where: text at the end of the warning, which tells for which models the keys have no effect.
     """
     paddle_keys: dict[str, object] = {
         "use_mkldnn": conf.use_mkldnn,

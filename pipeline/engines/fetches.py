@@ -43,8 +43,8 @@ def find_fetch(fetches: Sequence[Variable], name: str) -> Variable | None:
     """Return the model output of this alias; None if there is none.
 
     Paddle 2 called the first output `save_infer_model/scale_0.tmp_0` or `.tmp_1`, Paddle 3 calls it
-    `fetch_name_0`. These old names still find the numbered output, unless the model's outputs have names of
-    their own.
+    `fetch_name_0`. The names of Paddle 2 still find the output of that number, unless the model's outputs
+    have names of their own.
     """
     fetch = next((variable for variable in fetches if variable.alias == name), None)
     old = _OLD_FETCH.fullmatch(name)

@@ -40,9 +40,9 @@ class Reshaped:
         self.merges = predictor.merges
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run inference on input arrays by alias.
+        """Run inference on input arrays by alias. Returns output arrays by alias.
 
-        Returns output arrays by alias, both in the callers' shapes.
+        Both have the callers' shapes.
         """
         _, outputs, rows = self._reshapes
         return {

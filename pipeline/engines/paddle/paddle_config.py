@@ -250,7 +250,7 @@ def _needs_ir_optim(device: Device, conf: PredictorConf, precision: str) -> bool
 
 
 def _should_use_onednn(conf: PredictorConf, precision: str) -> bool:
-    """Whether the model runs with oneDNN: if `use_mkldnn` is set, or by default for bf16 only.
+    """Whether the model runs with oneDNN: as `use_mkldnn` says, and by default only for bf16.
 
     Paddle Serving's default is off. Measured with a 2 x 128 BERT, one thread and Paddle 3.3.1, on batches of
     1 / 8 / 32 rows of 32 tokens. oneDNN takes 1.7 / 5.0 / 13 ms of CPU, Paddle's kernels 2.3 / 8.7 / 41 ms.
