@@ -80,7 +80,7 @@ class _Section:
         return self.flag(f"{NO_EFFECT}{reason}", kind, default=() if repeated else None)
 
     def refused(self, reason: str, kind: Kind) -> Any:
-        """Declare a Triton flag that is refused: ignoring it would be unsafe, as it limits or protects."""
+        """Declare a refused flag of Triton, which limits or protects something: to ignore it is unsafe."""
         return self.flag(f"{REFUSED}{reason}", kind, default=())
 
     def restriction(self, flag: str) -> Any:

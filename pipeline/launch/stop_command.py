@@ -26,7 +26,7 @@ COMMAND_CHARS = 120
 
 
 class NotStopped(ServingError):
-    """Raised if no service matches, may be signalled, or ends in time. The exit code is 1."""
+    """Raised if no service matches, or one may not be signalled or does not end in time; exit code 1."""
 
     exit_code = 1
 

@@ -57,7 +57,7 @@ _POLL_S = 0.05
 
 
 def record_requests(config: Path, to: Path, max_s: float, console: Console) -> int:
-    """Record the requests of a running service in a .jsonl file, and return how many were recorded.
+    """Record in a .jsonl file the requests that a running service answers, and return their number.
 
     config: config.yml whose HTTP port selects the service. to: the new file. The recording ends after `max_s`
     seconds, 1,000 requests or 16 MiB, or at Ctrl-C. Raises ConfigError, and NotStopped if no such service

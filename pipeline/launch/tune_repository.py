@@ -164,7 +164,10 @@ class _Server:
 
 
 def _find_config(repository: Path, model: str | None) -> Path:
-    """Return the path of the model's config.pbtxt. Raises ConfigError for an invalid model name."""
+    """Return the path of the model's config.pbtxt.
+
+    model: None for the only model. Raises ConfigError without such a model, and for None with several.
+    """
     if not repository.is_dir():
         raise ConfigError(f"--model-repository {repository} is not a folder")
     names = sorted(path.parent.name for path in repository.glob(f"*/{FILE}"))
@@ -206,7 +209,7 @@ def _build_zeros(model: str, config: dict[str, Any]) -> SampleRequest:
 
 
 def _check(candidate: Candidate, requests: list[SampleRequest], sample: Path | None) -> None:
-    """Send a request, and raise ConfigError if the model refuses it.
+    """Send up to 100 of the requests, and raise ConfigError if the model refuses one.
 
     This check runs before the measurements.
     """
