@@ -384,9 +384,9 @@ def _get_max_seconds() -> float:
 def _raced(name: str, order: TrialOrder, *, shards_need_hooks: bool) -> tuple[list[Served], bool]:
     """Measure candidates under concurrent requests. Return the results, best first, and whether hooks ran.
 
-    The results are empty if there is nothing to compare, or if the measurement fails. If the hooks refuse all
-    sample bodies, the measurement is repeated without hooks. name: the Op's name. shards_need_hooks: without
-    hooks, shards are not measured.
+    The results are empty if there is nothing to compare, or if the measurement fails. If every candidate
+    fails with the hooks, which may refuse the sample bodies, the measurement is repeated without hooks. name:
+    the Op's name. shards_need_hooks: without hooks, shards are not measured.
     """
     compared = len(order.candidates) + len(order.alternatives) + len(order.limits) + len(order.sharded)
     if not order.budget_s or compared <= 2:

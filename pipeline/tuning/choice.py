@@ -329,7 +329,7 @@ def read_choice(model: ServingModel, key: str) -> Choice | None:
 
 
 def write_choice(model: ServingModel, key: str, facts: str, choice: Choice) -> Choice:
-    """Store a choice, and return the choice to use: the stored one, if another process was faster.
+    """Store a choice, and return the choice to use: if another process has stored one earlier, that one.
 
     key, facts: see `get_choice_key`.
     """

@@ -138,7 +138,7 @@ _ROWS_OF_SIZE = 3
 def require_agreement(
     fp32: Predictor, lower: Predictor, directory: Path, padding: Padding | None = None
 ) -> None:
-    """Raise ConfigError, with the difference, unless a lower precision agrees with fp32 on real rows.
+    """Raise ConfigError, with the figure, unless a lower precision agrees with fp32 on the real rows.
 
     Outputs with class scores need the same best class, other outputs a high cosine similarity. Too few rows
     are an error, too. padding: the rules of serving.yml; each batch is padded to its longest row.
@@ -173,10 +173,10 @@ def require_agreement(
 def require_equal_answers(
     native: Predictor, onednn: Predictor, directory: Path, padding: Padding | None = None
 ) -> None:
-    """Raise ConfigError unless oneDNN and Paddle's own kernels give the same results on real rows.
+    """Raise ConfigError unless oneDNN and Paddle's own kernels answer alike on real rows of several sizes.
 
-    One session runs even sizes first, then odd sizes, because an operator may wrongly reuse the plan of the
-    first run.
+    Rows of one size are an error, too. One session runs even sizes first, then odd sizes, because an operator
+    may wrongly reuse the plan of the first run.
     """
     sample = directory / SAMPLE_FILE
     sizes = set()

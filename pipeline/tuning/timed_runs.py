@@ -38,7 +38,7 @@ def time_runs(
     clock: Callable[[], float] = time.perf_counter,
     make_feeds: Callable[[int, int], dict[str, Array]] | None = None,
 ) -> tuple[Point, ...]:
-    """Time a model at each batch size and length, and return a list of (rows, length, seconds).
+    """Time a model at each batch size and length, and return a tuple of (rows, length, seconds).
 
     Each time is the fastest of a few runs. Small sizes go first; sizes beyond the budget are estimated in
     proportion to their elements. Raises ModelFailed or InvalidInput if the smallest size does not run.
