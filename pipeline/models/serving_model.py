@@ -520,9 +520,9 @@ SETTINGS = ("ir_optim", "precision")
 def merge_model_settings(model: ServingModel, conf: LocalServiceConf) -> LocalServiceConf:
     """Return `conf` with the engine settings in the model's serving.yml. Keys in config.yml win.
 
-    If the model file itself has lower-precision operators, the engine runs the file as it is: precision fp32,
-    with graph optimisation. Raises ConfigError for keys that are not in SETTINGS, and for values that are
-    invalid in config.yml.
+    If the model's file itself has the lower precision, the result has precision fp32 and graph optimisation,
+    whatever config.yml says: the engine computes what is in the file, and fuses operators for it. Raises
+    ConfigError for keys that are not in SETTINGS, and for values that are invalid in config.yml.
     """
     if model.lowered:
         return conf.model_copy(update={"precision": "fp32", "ir_optim": True})
