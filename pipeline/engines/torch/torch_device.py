@@ -114,9 +114,9 @@ def disable_fusion() -> None:
 def move_constants(module: Any, device: Any) -> int:
     """Replace the device constants in a TorchScript module's graph, in place.
 
-    Returns the number of replacements. A `.cuda()` inside `forward` becomes a constant of the traced graph,
-    which `map_location` does not change. A graph traced on the CPU has the CPU as a constant, which is
-    replaced for a GPU.
+    Returns how many GPU constants and calls of `.cuda()` the graph had. A `.cuda()` inside `forward` becomes
+    a constant of the traced graph, which `map_location` does not change. A graph traced on the CPU has the
+    CPU as a constant, which is replaced for a GPU.
     """
     graph = module.forward.graph
     torch._C._jit_pass_inline(graph)  # graphs of submodules and functions become part of this graph
