@@ -17,7 +17,7 @@ T = TypeVar("T")
 def split_addresses(text: str) -> tuple[str, ...]:
     """Return the addresses of a text such as "host1:8088,host2:8088".
 
-    Raises ValueError for an empty address and for one that is repeated.
+    Raises ValueError for an empty or repeated address.
     """
     addresses = tuple(part.strip() for part in text.split(","))
     if not all(addresses):
@@ -28,11 +28,11 @@ def split_addresses(text: str) -> tuple[str, ...]:
 
 
 def call_in_turn(sends: Sequence[Callable[[float], T]], timeout_s: float) -> T:
-    """Call one function after another with the seconds that are left, until one returns a result.
+    """Call the functions one after another with the remaining seconds, until one returns a result.
 
-    Each function sends the same request to another address. The next one is called at once if an address is
-    unreachable or unavailable. Requests must be idempotent: a broken connection may have carried the request.
-    Raises the last ClientError, whose message has the errors of all addresses.
+    Each function sends the same request to another address. The next function is called at once if an address
+    is unreachable or unavailable. Requests must be idempotent, because an address may have executed a request
+    before its connection broke. Raises the last ClientError, whose message has the errors of all addresses.
     """
     deadline = time.monotonic() + timeout_s
     failures: list[ClientError] = []

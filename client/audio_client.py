@@ -18,11 +18,11 @@ from client.tls import Tls
 
 
 class AudioClient:
-    """Client of a model over gRPC (KServe v2), each of whose requests has one output tensor.
+    """gRPC client (KServe v2) of an audio model that returns one output tensor per request.
 
     address: one or several, separated by commas. If an address is unreachable, a recording or the start of a
-    stream goes to the next one. The rest of a stream stays there, because the service keeps its state. Raises
-    ValueError for an invalid `address`, `tls` or header.
+    stream is sent to the next address. Later requests of a stream go to the same address, because the service
+    keeps the stream's state. Raises ValueError for an invalid `address`, `tls` or header.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class AudioClient:
         api_key: str | None,
         headers: Mapping[str, str] | None,
     ) -> None:
-        """Prepare a client without connecting. timeout_s: for each request."""
+        """Prepare a client without connecting. timeout_s: limit for each request."""
         self._channels = [
             RpcChannel(address, tls=tls, api_key=api_key, headers=headers)
             for address in split_addresses(address)
@@ -79,7 +79,10 @@ class AudioClient:
 
 
 def create_parser(prog: str, description: str, example: str, timeout_s: float) -> argparse.ArgumentParser:
-    """Return a parser with the options of every script that sends a wav file. timeout_s: the default."""
+    """Return a parser with the options that all scripts share which send a wav file.
+
+    timeout_s: the default time-out.
+    """
     parser = argparse.ArgumentParser(prog=prog, description=description, epilog=f"example: {example}")
     parser.add_argument("file", metavar="WAV", help="mono, 16 bits, 16 kHz")
     parser.add_argument(

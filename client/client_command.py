@@ -27,7 +27,7 @@ EXAMPLES = """examples:
 
 @dataclass(frozen=True, kw_only=True)
 class SendOptions(ConnectionOptions):
-    """The command-line options of a client script, beside the option for the address of the service."""
+    """The command-line options of a client script, except the address of the service."""
 
     texts: tuple[str, ...] = argument(nargs="+", metavar="TEXT", help="sent together, as one request")
     service: str = option(default="bert", help="its name (default: %(default)s)")
@@ -53,8 +53,8 @@ def parse_arguments(
 ) -> SendOptions:
     """Parse the command line of a client script; exit with a message if it is wrong.
 
-    name: file name of the script. address_option: "--url" or "--address", with its default. arguments: None
-    for those of the process.
+    name: file name of the script. address_option: "--url" or "--address", with its default. arguments:
+    command-line arguments; None for those of the process.
     """
     parser = argparse.ArgumentParser(
         prog=name,
@@ -78,7 +78,7 @@ def parse_arguments(
 
 
 def plain_console(*, stderr: bool = False) -> Console:
-    """Return a rich console that prints texts verbatim: "[red]" and ":car:" in a headline are no markup."""
+    """Return a rich console that prints texts verbatim: "[red]" and ":car:" in a text are not markup."""
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
@@ -91,8 +91,8 @@ def run(
 ) -> int:
     """Run a client script: send the texts of the command line, print the answer, return the exit code.
 
-    client_class: HttpClient or RpcClient. The other arguments are those of `parse_arguments`. The code is 1
-    if there was no answer.
+    client_class: HttpClient or RpcClient. The other arguments are those of `parse_arguments`. The exit code
+    is 1 if there was no answer.
     """
     options = parse_arguments(name, address_option, default, arguments)
     try:

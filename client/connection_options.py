@@ -13,7 +13,7 @@ from client.tls import Tls
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """The command-line options of a client's connections to the service."""
+    """The command-line options for a client's connections to the service."""
 
     headers: tuple[tuple[str, str], ...] = option(
         "--header",

@@ -25,16 +25,16 @@ V2_METHOD_PATH = "/inference.GRPCInferenceService/ModelInfer"
 
 
 class RequestNames(NamedTuple):
-    """Names in a request of the load test: the service or model, and the method of the key/value protocol."""
+    """Names in a request of the load test: the service or model, and the method (key/value protocol only)."""
 
     service: str
     method: str
 
 
 class Endpoint(NamedTuple):
-    """A protocol that the load test speaks, as functions that build requests and check answers.
+    """A protocol of the load test, as functions that build requests and check answers.
 
-    `ENDPOINTS` has an instance for each: key/value and KServe, over HTTP and gRPC.
+    `ENDPOINTS` has an instance for each protocol: key/value and KServe, over HTTP and gRPC.
     """
 
     keys: Callable[[int], Sequence[str]]  # default input names for a number of texts
@@ -48,14 +48,15 @@ class Endpoint(NamedTuple):
 class Connection(ABC):
     """Client side of the connections to a service under load test; sends bytes.
 
-    A request is sent once to each address, until one answers. Each thread of the load test has its own.
+    A request is sent once to each address, until one answers. Each thread of the load test has its own
+    instance.
     """
 
     @abstractmethod
     def ask(self, body: bytes, timeout_s: float) -> None:
-        """Send a request, and wait for its answer, which is checked and dropped.
+        """Send a request, wait for its answer, check the answer, and discard it.
 
-        Raises a ClientError for an error answer, or for none within `timeout_s`.
+        Raises a ClientError for an error answer, or if no answer arrives within `timeout_s`.
         """
 
     @abstractmethod

@@ -19,9 +19,9 @@ TIMED_OUT_ERR_NO = 6000  # of an answer that says the deadline has passed
 
 
 class ClientError(Exception):
-    """Base of the exceptions that a client raises when a request gets no result.
+    """Base class of the exceptions that a client raises if a request fails.
 
-    `retry_after_s`: seconds after which the service asks the client to try again; None if it does not say.
+    `retry_after_s`: seconds after which the service asks the client to retry; None if it gives no time.
     """
 
     retryable = False
@@ -37,13 +37,13 @@ class ServiceUnreachable(ClientError):
 
 
 class RequestTimedOut(ClientError):
-    """Raised if no answer comes in time; the message says whether client or service set the limit."""
+    """Raised if no answer arrives in time. The message tells whether client or service set the limit."""
 
 
 class BadAnswer(ClientError):
     """Raised for an answer that is not in the service's protocol, such as a proxy's error page.
 
-    Another server may have the port.
+    Perhaps another server listens on the port.
     """
 
 

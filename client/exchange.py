@@ -45,7 +45,7 @@ class Client(ABC):
     """Base of the clients that send requests to one method of one service; threads may share a client.
 
     timeout_s: seconds for a whole `predict` or `stream`, with all retries and the waits between them.
-    retries: tries after the first.
+    retries: number of further tries after the first.
     """
 
     def __init__(self, timeout_s: float, retries: int) -> None:
@@ -63,10 +63,11 @@ class Client(ABC):
         return Answer(0, err_msg, texts, (time.monotonic() - started) * 1000)
 
     def stream(self, inputs: Inputs) -> Generator[Answer, None, None]:
-        """Send one request, and yield each of its answers as soon as it comes.
+        """Send one request, and yield each of its answers as soon as it arrives.
 
-        An Op whose `process` or `postprocess` is a generator has any number of answers. Retries until the
-        first answer. Closing the iterator cancels the request. Raises the errors of `predict`.
+        A service whose `process` or `postprocess` is a generator sends any number of answers. The request is
+        only retried before the first answer. Closing the iterator cancels the request. Raises the errors of
+        `predict`.
         """
         started = time.monotonic()
         open_stream = self._streamer(as_feed(inputs))
@@ -84,16 +85,16 @@ class Client(ABC):
 
     @abstractmethod
     def _sender(self, feed: dict[str, str]) -> Callable[[float], Reply]:
-        """Return a function that sends the texts `feed` once, within the seconds that it is called with.
+        """Return a function that sends the texts `feed` once, within the number of seconds it is called with.
 
-        It returns the answer's message and outputs, or raises a ClientError.
+        The function returns the answer's message and outputs, or raises a ClientError.
         """
 
     @abstractmethod
     def _streamer(self, feed: dict[str, str]) -> Callable[[float], Generator[Reply, None, None]]:
-        """Return a function that sends the texts `feed` once, and yields message and outputs of each answer.
+        """Return a function that sends the texts `feed` once, and yields each answer's message and outputs.
 
-        The function is called with the seconds for all answers. It raises a ClientError.
+        The function's argument is the number of seconds for all answers. It raises a ClientError.
         """
 
     @abstractmethod
@@ -108,9 +109,10 @@ class Client(ABC):
 
 
 def as_feed(inputs: Inputs) -> dict[str, str]:
-    """Return the texts of a request by name: a lone text gets the name "0", a list "0", "1", ...
+    """Return the texts of a request by name: a single text is named "0", a list "0", "1", ...
 
-    A mapping keeps its names. Raises TypeError if a name or a text is not a str, ValueError without a text.
+    A mapping keeps its names. Raises TypeError if a name or a text is not a str, and ValueError if there is
+    no text.
     """
     if isinstance(inputs, str):
         feed = {"0": inputs}

@@ -28,7 +28,10 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_header(text: str) -> tuple[str, str]:
-    """Return name and value of a header that an option gives as "Name: value". Raise ArgumentTypeError."""
+    """Return name and value of a header in a command-line option "Name: value".
+
+    Raise ArgumentTypeError for an invalid header.
+    """
     name, _, value = text.partition(":")
     try:
         ((name, value),) = checked_headers({name.strip(): value.strip()}).items()
@@ -42,9 +45,9 @@ HEADER = "x-api-key"  # over gRPC metadata, too
 
 
 def find_api_key(option: str | None) -> str | None:
-    """Return the API key to send: `option`, else PADDLEWHEEL_API_KEY of the environment, else None.
+    """Return the API key to send: `option`, or the environment variable PADDLEWHEEL_API_KEY, or None.
 
-    Raises ValueError for a key that can't be a header's value.
+    Raises ValueError for a key that can't be the value of a header.
     """
     key = option or os.environ.get(VARIABLE) or None
     if key is not None and not re.fullmatch(r"[!-~]+", key):

@@ -40,9 +40,9 @@ REFUSALS: dict[int, type[RequestRefused]] = {
 class HttpClient(Client):
     """Client of a service's key/value protocol over HTTP: `POST {url}/{service}/{method}`.
 
-    url: one or several, separated by commas. They take turns; if one is unreachable, the next one gets its
-    request. Connections are kept open between requests. Raises ValueError for an invalid `url`, `tls` or
-    header.
+    url: one or several, separated by commas. URLs are used in turn; if a URL is unreachable, the request is
+    sent to the next URL. Connections are kept open between requests. Raises ValueError for an invalid `url`,
+    `tls` or header.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ def _encode(feed: dict[str, str]) -> bytes:
 def read_key_value(reply: HttpReply) -> Reply:
     """Return the message and the outputs by name from an HTTP answer of the key/value protocol.
 
-    Raises the ClientError that an error answer stands for.
+    Raises a ClientError for an error answer.
     """
     try:
         answer = json.loads(reply.body)

@@ -44,7 +44,7 @@ class HttpReply:
 class _Deadline:
     """Mixin for sockets that limits all reads of a response together to one deadline.
 
-    A socket's own timeout limits each read alone, so that a slow server could go on for ever.
+    A socket's own timeout limits each single read, so that a slow server could continue for ever.
     """
 
     deadline = 0.0
@@ -66,7 +66,10 @@ class _TlsSocket(_Deadline, ssl.SSLSocket):
 
 
 class ConnectionPool:
-    """Keep-alive HTTP connections of a client to one server, opened on demand; threads may share the pool."""
+    """Keep-alive HTTP connections of a client to one server, opened on demand.
+
+    Threads may share the pool.
+    """
 
     def __init__(
         self,
@@ -75,7 +78,7 @@ class ConnectionPool:
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare a pool without connecting. headers: sent with each request, in place of default headers.
+        """Prepare a pool without connecting. headers: sent with each request; they override default headers.
 
         Raises ValueError unless `url` is http(s)://host[:port][/prefix], for an unusable file of `tls`, and
         for an invalid header.
@@ -112,8 +115,8 @@ class ConnectionPool:
     def send(self, method: str, path: str, body: bytes, timeout_s: float, connect_s: float) -> HttpReply:
         """Send a request once, without retries, and return the response with any status.
 
-        path: below the path of the URL. connect_s: seconds for a new connection. Raises RequestTimedOut,
-        ServiceUnreachable or BadAnswer.
+        path: appended to the path of the pool's URL. connect_s: seconds for a new connection. Raises
+        RequestTimedOut, ServiceUnreachable or BadAnswer.
         """
         if self._closed:
             raise ValueError("the client is closed")
@@ -146,9 +149,9 @@ class ConnectionPool:
     def post_for_events(
         self, path: str, body: bytes, timeout_s: float, connect_s: float
     ) -> Generator[HttpReply, None, None]:
-        """Send a POST request once, and yield the data of each server-sent event as the body of a response.
+        """Send a POST request once, and yield a response for each server-sent event, with its data as body.
 
-        Any other response is yielded alone. timeout_s: for all events. Raises the errors of `send`.
+        Any other response is yielded as it is. timeout_s: for all events. Raises the errors of `send`.
         """
         if self._closed:
             raise ValueError("the client is closed")
@@ -171,7 +174,7 @@ class ConnectionPool:
             raise client_error from error
 
     def _read_events(self, response: http.client.HTTPResponse) -> Generator[bytes, None, None]:
-        """Yield the data of each server-sent event. Other fields of events have no effect."""
+        """Yield the data of each server-sent event. Other fields of an event are ignored."""
         lines = list[bytes]()
         while line := response.readline(MAX_BODY_BYTES + 1):
             if sum(map(len, lines), len(line)) > MAX_BODY_BYTES:
@@ -232,7 +235,7 @@ class ConnectionPool:
         deadline: float,
         header_lines: str,
     ) -> http.client.HTTPResponse:
-        """Send a request, and return the response, whose head is read."""
+        """Send a request, and return the response after its header is read. The body is still to be read."""
         connection.deadline = deadline
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         head = (
@@ -282,8 +285,8 @@ class ConnectionPool:
 class HttpServers:
     """The servers of one service over HTTP, each with a pool of connections; threads may share an instance.
 
-    Requests go to each server in turn. The next server gets the request of a server that is unreachable or
-    unavailable.
+    Requests go to each server in turn. If a server is unreachable or unavailable, its request is sent to the
+    next server.
     """
 
     def __init__(
@@ -293,7 +296,7 @@ class HttpServers:
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare the pools without connecting. urls: one or several, separated by commas.
+        """Prepare the pools without connecting. urls: one or several URLs, separated by commas.
 
         Raises the errors of ConnectionPool, and ValueError for an empty or repeated URL.
         """
@@ -302,27 +305,27 @@ class HttpServers:
         self._turns = itertools.count()
 
     def post(self, path: str, body: bytes, timeout_s: float, parse: Callable[[HttpReply], T]) -> T:
-        """Send an idempotent POST request, and return what `parse` makes of the response.
+        """Send an idempotent POST request, and return the response as converted by `parse`.
 
         parse: raises a ClientError for an error response. Raises a ClientError.
         """
         return self._send("POST", path, body, timeout_s, parse)
 
     def get(self, path: str, timeout_s: float, parse: Callable[[HttpReply], T]) -> T:
-        """Send a GET request, and return what `parse` makes of the response. Raises a ClientError."""
+        """Send a GET request, and return the response as converted by `parse`. Raises a ClientError."""
         return self._send("GET", path, b"", timeout_s, parse)
 
     def delete(self, path: str, timeout_s: float, parse: Callable[[HttpReply], T]) -> T:
-        """Send a DELETE request, and return what `parse` makes of the response. Raises a ClientError."""
+        """Send a DELETE request, and return the response as converted by `parse`. Raises a ClientError."""
         return self._send("DELETE", path, b"", timeout_s, parse)
 
     def stream(
         self, path: str, body: bytes, timeout_s: float, parse: Callable[[HttpReply], T]
     ) -> Generator[T, None, None]:
-        """Send a POST request, and yield what `parse` makes of each event of the response.
+        """Send a POST request, and yield each event of the response as converted by `parse`.
 
-        Until the first event the next server gets the request of a server that is unreachable or unavailable.
-        timeout_s: for all events. Raises a ClientError.
+        Before the first event, the request is sent to the next server if a server is unreachable or
+        unavailable. timeout_s: limit for all events together. Raises a ClientError.
         """
 
         def begin(
@@ -359,7 +362,7 @@ class HttpServers:
         return [partial(send, pool, len(pools) - index) for index, pool in enumerate(pools)]
 
     def _ordered_pools(self) -> list[ConnectionPool]:
-        """Return the pools in the order in which to try them: in turn, lately unreachable servers last."""
+        """Return the pools in the order to try them: round-robin, recently unreachable servers last."""
         turn, now = next(self._turns) % len(self._pools), time.monotonic()
         return sorted([*self._pools[turn:], *self._pools[:turn]], key=lambda pool: pool.avoided_until > now)
 

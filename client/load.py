@@ -66,7 +66,7 @@ def read_bodies(endpoint: Endpoint, path: Path) -> list[bytes]:
     """Read request bodies from a file or folder, to be sent as they are.
 
     A .jsonl file has a body on each line, any other file is one body, and a folder has a body in each file.
-    Raises OSError, and ValueError without a body or for a line that is no body of this protocol.
+    Raises OSError, and ValueError if there is no body or a line is not a body of this protocol.
     """
     if path.is_dir():
         bodies = [file.read_bytes() for file in sorted(path.iterdir()) if file.is_file()]
@@ -184,7 +184,7 @@ class LoadOptions(ConnectionOptions):
 
     @property
     def endpoint(self) -> Endpoint:
-        """The protocol of the requests."""
+        """The protocol of the requests, as an entry of ENDPOINTS."""
         return ENDPOINTS[self.protocol]
 
     @property
@@ -199,12 +199,12 @@ class LoadOptions(ConnectionOptions):
 
     @property
     def request_names(self) -> RequestNames:
-        """Service and method that each request names."""
+        """Names of the service and method for each request."""
         return RequestNames(self.service, self.method)
 
     @property
     def loops_per_thread(self) -> int | None:
-        """Number of requests of each thread; None for a test that ends by time alone."""
+        """Number of requests that each thread sends; None for a test that is limited by time only."""
         return 200 if self.loops is None and self.seconds is None else self.loops
 
 
@@ -212,8 +212,8 @@ class LoadTest:
     """A load test: `threads` clients, each with its own connection, send requests and record latencies.
 
     It ends after `loops` requests of each thread, after `seconds`, or at `stop`. rate: requests per second of
-    all threads together. A request starts when it is due, whether others are answered or not, and its latency
-    counts from then. None: each thread sends its next request after an answer.
+    all threads together. With a rate, a request starts when it is due, even if earlier requests are
+    unanswered, and its latency counts from then. None: each thread sends its next request after an answer.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class LoadTest:
                 samples.append(Sample(now - self._started, (now - began) * 1000, error, late_ms > LATE_MS))
 
     def _turns(self) -> Iterator[float]:
-        """Yield the start of each request of a thread, the current time; each follows the last answer."""
+        """Yield the current time as the start of a thread's next request, each time the last is answered."""
         for _ in itertools.count() if self._loops is None else range(self._loops):
             if self._stop.is_set() or (self._seconds is not None and self.elapsed_s() >= self._seconds):
                 return
@@ -308,7 +308,10 @@ class LoadTest:
 
 
 def _outcome(connection: Connection, body: bytes, timeout_s: float) -> str | None:
-    """Send a request; return None for an answer, else the kind of its error, such as "RequestTimedOut"."""
+    """Send a request.
+
+    Return None for an answer, or the class name of its error, such as "RequestTimedOut".
+    """
     try:
         connection.ask(body, timeout_s)
     except RequestRefused as error:
@@ -322,7 +325,7 @@ def _outcome(connection: Connection, body: bytes, timeout_s: float) -> str | Non
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the load test of the command line, print its report, and return the exit code.
 
-    The code is 1 if any request failed, or the first request failed and nothing was measured.
+    The exit code is 1 if any request failed. If the first request fails, nothing is measured.
     """
     options, bodies = _parse_options(arguments)
     console, connect = plain_console(), partial(_connect, options)
@@ -355,7 +358,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse_options(arguments: Sequence[str] | None) -> tuple[LoadOptions, list[bytes]]:
-    """Return the options of a command line, and the request bodies; exit with a message if it is wrong."""
+    """Parse the command line. Return its options and the request bodies.
+
+    Exits with a message if the command line is wrong.
+    """
     parser = argparse.ArgumentParser(
         prog="python3 -m client.load",
         description="Load a running service and print requests/s, latencies and errors.",
@@ -371,7 +377,7 @@ def _parse_options(arguments: Sequence[str] | None) -> tuple[LoadOptions, list[b
 
 
 def _bodies(options: LoadOptions) -> list[bytes]:
-    """Return the request bodies that the options ask for: read from files, or built from texts.
+    """Return the request bodies that the options select: read from files, or built from texts.
 
     Raises OSError, and ValueError for invalid bodies.
     """
@@ -384,7 +390,7 @@ def _bodies(options: LoadOptions) -> list[bytes]:
 
 
 def _connect(options: LoadOptions) -> Connection:
-    """Create a client connection to the service of the options."""
+    """Create a client connection to the service that the options name."""
     endpoint, arguments = options.endpoint, options.create_arguments()
     if options.over_rpc:
         return RpcConnection(endpoint, options.address, **arguments)

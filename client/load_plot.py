@@ -20,7 +20,7 @@ LINE = 14  # from one label to the next, at least
 
 
 class _Scale:
-    """The plot's vertical axis: converts latencies to pixels on a logarithmic scale, lowest at the bottom."""
+    """The plot's vertical axis: converts latencies to pixels on a logarithmic scale, upwards."""
 
     def __init__(self, low_ms: float, high_ms: float) -> None:
         self.low = math.log10(max(low_ms, 0.001)) - 0.05
@@ -32,7 +32,7 @@ class _Scale:
         return BOTTOM - part * (BOTTOM - TOP)
 
     def ticks(self) -> Iterator[float]:
-        """Yield the latencies, in ms, that get a line and a label: 1, 2, 5, 10, 20, ..."""
+        """Yield the latencies, in ms, at which the plot has a line and a label: 1, 2, 5, 10, 20, ..."""
         for power in range(math.floor(self.low), math.ceil(self.high) + 1):
             for digit in (1, 2, 5):
                 if self.low <= math.log10(tick := digit * 10.0**power) <= self.high:

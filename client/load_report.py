@@ -37,7 +37,10 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def histogram(latencies_ms: Sequence[float], bins: int = 16) -> list[Bin]:
-    """Count latencies in `bins` intervals of equal width on a logarithmic scale, which suits long tails."""
+    """Count latencies in `bins` intervals of equal width on a logarithmic scale.
+
+    A logarithmic scale suits the long tails of latencies.
+    """
     low, high = max(min(latencies_ms), 0.001), max(latencies_ms)
     if high <= low:
         return [Bin(low, high, len(latencies_ms))]

@@ -31,16 +31,15 @@ def option(*flags: str, default: Any = None, group: str = "", section: str = "",
     """Declare a command-line option as a field of a dataclass. Without `flags`, the flag is the field's name.
 
     The field's annotation determines the conversion: tuple[X, ...] is an option that may be repeated; Path,
-    int and float are converted. settings: keyword arguments of argparse's `add_argument`, which override
-    these. group: name of a group of options that exclude each other. section: heading of the option in
-    --help.
+    int and float are converted. settings: keyword arguments of argparse's `add_argument`, which override the
+    inferred ones. group: name of a group of options that exclude each other. section: heading in --help.
     """
     metadata = {_FLAGS: flags, _GROUP: group, _SECTION: section, _SETTINGS: settings}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def switch(**settings: Any) -> Any:
-    """Declare a command-line option without a value, which is False by default, as a dataclass field.
+    """Declare a command-line flag (without a value, False by default) as a field of a dataclass.
 
     settings: keyword arguments of argparse's `add_argument`.
     """
@@ -74,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser, options: type, *, omit: Collect
 def parse_options(options: type[T], values: argparse.Namespace, **more: Any) -> T:
     """Build a dataclass of options from the namespace that argparse returned.
 
-    Fields that the namespace lacks get their default. more: values of fields that are no options.
+    Fields that are not in the namespace get their default. more: values of fields that are not options.
     """
     fields = {
         field.name: getattr(values, field.name)

@@ -43,7 +43,8 @@ class PipelineClient:
     """Drop-in replacement for Paddle Serving's `PipelineClient`, which sends arrays and texts over gRPC.
 
     timeout_s: seconds for one `predict`, with retries of an unreachable or busy service; None waits for ever,
-    as the original did. Asynchronous calls are not retried. A call without answer raises `grpc.RpcError`.
+    as Paddle Serving's client does. Asynchronous calls are not retried. A call that gets no answer raises
+    `grpc.RpcError`.
     """
 
     def __init__(
@@ -60,9 +61,9 @@ class PipelineClient:
         self._channel: RpcChannel | None = None
 
     def connect(self, endpoints: Sequence[str]) -> None:
-        """Set the addresses of the service, `["host:port", ...]`, to be used in turn. Sends nothing yet.
+        """Set the addresses of the service, `["host:port", ...]`, which are used in turn.
 
-        Raises ValueError for an invalid address.
+        No request is sent yet. Raises ValueError for an invalid address.
         """
         self.close()
         self._channel = RpcChannel(*endpoints, tls=self._tls, api_key=self._api_key)
@@ -102,10 +103,11 @@ class PipelineClient:
     ) -> Response | grpc.CallFuture[Response]:
         """Send the inputs {name: str, ndarray or list}, and return the response, or a future if `asyn`.
 
-        `Response.err_no` is 0 for success. The keys "logid" and "clientip" fill the fields of that name;
-        `log_id` wins over "logid". pack_tensor_format: send Tensor messages; "x.lod" (offsets) becomes the
-        lod of the tensor "x". `fetch` is checked and has no effect, as in 0.9. Raises TypeError for a value
-        that can't be sent, RuntimeError before `connect`, and grpc.RpcError without an answer.
+        `Response.err_no` is 0 for success. The keys "logid" and "clientip" fill the fields of these names;
+        `log_id` overrides "logid". pack_tensor_format: send Tensor messages; "x.lod" (offsets) becomes the
+        lod of the tensor "x". `fetch` is checked but has no effect, as in Paddle Serving 0.9. Raises
+        TypeError for a value that can't be sent, RuntimeError before `connect`, and grpc.RpcError without an
+        answer.
         """
         if self._channel is None:
             raise RuntimeError('not connected; call connect(["127.0.0.1:8088"]) first')
@@ -157,10 +159,10 @@ def pack_request(
     profile: bool = False,
     log_id: int = 0,
 ) -> Request:
-    """Return the protobuf Request for the inputs {name: str, ndarray or list}, which stay unchanged.
+    """Return the protobuf Request for the inputs {name: str, ndarray or list}, which are not changed.
 
-    pack_tensor_format: as Tensor messages instead of printed arrays; use_tensor_bytes: in .npy format.
-    profile: ask for timings.
+    pack_tensor_format: send Tensor messages instead of printed arrays; use_tensor_bytes: send arrays in .npy
+    format. profile: request timings.
     """
     if not isinstance(feed_dict, dict):
         raise TypeError("feed must be a dict {key: str, ndarray or list}")
@@ -197,8 +199,8 @@ def pack_tensors(feed: dict[str, Any], *, as_bytes: bool = False) -> list[Tensor
 def pack_tensor(name: str, value: Any, *, as_bytes: bool = False) -> Tensor:
     """Return the Tensor message for a str, a list of str, or an array. as_bytes: arrays in .npy format.
 
-    A service joins the texts of a list; an array of str has a shape, and its texts stay apart. Raises
-    TypeError for other values and dtypes.
+    A service joins the texts of a list. The texts of an array of str stay separate, because the array has a
+    shape. Raises TypeError for other values and dtypes.
     """
     texts = [value] if isinstance(value, str) else value
     if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
@@ -219,7 +221,10 @@ def pack_tensor(name: str, value: Any, *, as_bytes: bool = False) -> Tensor:
 
 
 def as_array(key: str, value: Any) -> NDArray[Any]:
-    """Return an array, or the array of a list. Raise TypeError for other values; `key` is their name."""
+    """Return an array unchanged, or convert a list to an array.
+
+    Raise TypeError for other values; `key` is the name for the message.
+    """
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, list):
@@ -231,6 +236,6 @@ def as_array(key: str, value: Any) -> NDArray[Any]:
 
 
 def print_array(array: NDArray[Any]) -> str:
-    """Return the full repr of an array in NumPy 1's format, as key/value requests carry arrays."""
+    """Return the full repr of an array in NumPy 1's format, in which key/value requests contain arrays."""
     with np.printoptions(threshold=sys.maxsize, legacy=NUMPY_1):  # type: ignore[arg-type]
         return repr(array)

@@ -11,9 +11,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def use_project_environment(*modules: str) -> None:
-    """Restart this script in the project's .venv if a module can't be imported; return if all can.
+    """Restart this script in the project's .venv if a module can't be imported; else return.
 
-    Exits with a message if there is no .venv. `python3 client/rpc_client.py` thus works without activation.
+    Exits with a message if there is no .venv. `python3 client/rpc_client.py` thus works without activating
+    the environment.
     """
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if not missing:

@@ -20,8 +20,8 @@ T = TypeVar("T")
 def pause_s(tries: int, retry_after_s: float | None, jitter: float) -> float:
     """Return the seconds to wait after `tries` failed tries, with exponential backoff.
 
-    retry_after_s: wait that the service asked for, a lower bound. jitter: random number in [0, 1), which
-    spreads the retries of many clients.
+    retry_after_s: wait that the service has requested, used as a lower bound. jitter: random number in [0,
+    1), which spreads the retries of many clients.
     """
     if retry_after_s is not None:
         return retry_after_s * (1 + 0.1 * jitter)
@@ -32,8 +32,8 @@ def pause_s(tries: int, retry_after_s: float | None, jitter: float) -> float:
 def call_with_retries(send: Callable[[float], T], *, timeout_s: float, retries: int) -> T:
     """Call `send(remaining_s)` until it returns, with at most `retries` retries, within `timeout_s`.
 
-    Only a ClientError that is `retryable` is retried; the last error is raised. A wait beyond `timeout_s` is
-    not started: the caller gets the error at once.
+    Only a ClientError that is `retryable` is retried; the last error is raised. If the wait before a retry
+    would exceed `timeout_s`, the error is raised at once.
     """
     deadline = time.monotonic() + timeout_s
     tries = 0

@@ -18,9 +18,9 @@ SERVICE = "paddlewheel_service"  # `platform` in the KServe v2 metadata of a who
 
 
 class RowsClient:
-    """Client that sends rows to `POST {url}/v1/models/{model}:predict`; threads may share a client.
+    """Client that sends rows to `POST {url}/v1/models/{model}:predict`. Threads may share a client.
 
-    timeout_s: seconds for a whole call, with all retries and the waits between them.
+    timeout_s: limit in seconds for a whole call, including all retries and the waits between them.
     """
 
     def __init__(
@@ -33,12 +33,10 @@ class RowsClient:
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare a client without connecting. url: one or several, separated by commas.
+        """Prepare a client without connecting. url: one or several URLs, separated by commas.
 
-        retries: tries of `predict` after the first, each at every URL.
-
-        Raises ValueError for a `url` that is not of the form http://host:port, and for invalid `tls` or
-        headers.
+        retries: number of further tries of `predict`, each at every URL. Raises ValueError for a `url` that
+        is not of the form http://host:port, and for invalid `tls` or headers.
         """
         self._servers = HttpServers(url, tls, api_key, headers)
         self._timeout_s = timeout_s
@@ -49,8 +47,8 @@ class RowsClient:
     ) -> list[Any]:
         """Send rows as one request, and return an answer for each row.
 
-        parameters: of the request, such as {"top_k": 3}. Raises RequestRefused if the service rejects the
-        rows, or another ClientError.
+        parameters: the request's parameters, such as {"top_k": 3}. Raises RequestRefused if the service
+        rejects the rows, or another ClientError.
         """
         request: dict[str, Any] = {"instances": rows}
         if parameters:
@@ -64,7 +62,7 @@ class RowsClient:
         return answers
 
     def services(self) -> list[str]:
-        """Return the names of the services that the server at the URL serves, without single models.
+        """Return the names of the services on the server at the URL, without the names of single models.
 
         Raises a ClientError.
         """
@@ -99,7 +97,7 @@ class RowsClient:
 
 
 def kserve_error(reply: HttpReply) -> ClientError:
-    """Return the exception that a KServe error response stands for, to be raised by the caller."""
+    """Convert a KServe error response to the exception that the caller raises."""
     try:
         message = json.loads(reply.body)["error"]
     except (ValueError, KeyError, TypeError):

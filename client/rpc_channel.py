@@ -72,8 +72,8 @@ T = TypeVar("T")
 class RpcChannel:
     """A client's gRPC channel to a service at one address, or at several addresses in turn.
 
-    gRPC leaves out addresses without a connection. A call whose connection breaks is sent again, at most once
-    for each further address.
+    gRPC skips addresses without a connection. A call whose connection breaks is sent again, at most once for
+    each further address.
     """
 
     def __init__(
@@ -114,7 +114,8 @@ class RpcChannel:
     def call(self, request: Request, timeout_s: float | None) -> Response:
         """Call PipelineService/inference, once at each address until one answers, and return the response.
 
-        timeout_s: None waits for ever. Raises a ClientError whose `__cause__` is the grpc.RpcError.
+        timeout_s: limit in seconds; None waits for ever. Raises a ClientError whose `__cause__` is the
+        grpc.RpcError.
         """
         response: Response = self._send(
             lambda remaining_s: self._inference(request, timeout=remaining_s, metadata=self._metadata),
@@ -123,7 +124,7 @@ class RpcChannel:
         return response
 
     def stream(self, request: Request, timeout_s: float) -> Generator[Response, None, None]:
-        """Call PipelineService/inference_stream, and yield the responses as they come.
+        """Call PipelineService/inference_stream, and yield the responses as they arrive.
 
         The call is sent once at each address until one answers. timeout_s: for all responses. Closing the
         generator cancels the call. Raises a ClientError whose `__cause__` is the grpc.RpcError.
@@ -175,7 +176,7 @@ class RpcChannel:
         return call_in_turn([send] * self._tries, float("inf") if timeout_s is None else timeout_s)
 
     def close(self) -> None:
-        """Close the channel; calls in flight are cancelled."""
+        """Close the channel. Calls in progress are cancelled."""
         self._channel.close()
 
 
@@ -183,7 +184,7 @@ def build_target(addresses: Sequence[str]) -> str:
     """Return the target string of a gRPC channel for one or more `host:port`.
 
     Several host names are resolved here, because gRPC needs IPv4 addresses for them. Raises ValueError for an
-    invalid address or none.
+    invalid address, or if there is no address.
     """
     if not addresses:
         raise ValueError("no address to connect to; give ['127.0.0.1:8088']")
@@ -197,7 +198,7 @@ def build_target(addresses: Sequence[str]) -> str:
 
 
 def client_error(error: grpc.RpcError, addresses: str) -> ClientError:
-    """Return the ClientError that a gRPC error stands for, to be raised by the caller.
+    """Convert a gRPC error to the ClientError that the caller raises.
 
     A retry pushback in the trailing metadata becomes its `retry_after_s`. addresses: for the message.
     """
@@ -226,9 +227,9 @@ def client_error(error: grpc.RpcError, addresses: str) -> ClientError:
 
 
 def _heed_pushback(error: ClientError, pushback_ms: str | bytes | None) -> None:
-    """Apply gRPC's retry pushback (gRFC A6), milliseconds to wait before a retry, to an error.
+    """Apply gRPC's retry pushback (gRFC A6), the milliseconds to wait before a retry, to an error.
 
-    A negative or unreadable value forbids the retry.
+    A negative or unreadable value forbids retries.
     """
     if pushback_ms is None:
         return
@@ -240,8 +241,8 @@ def _heed_pushback(error: ClientError, pushback_ms: str | bytes | None) -> None:
 
 
 def _is_local_status(details: str) -> bool:
-    """Return whether this client's gRPC library, not the service, made an UNAVAILABLE status.
+    """Return whether an UNAVAILABLE status comes from this client's gRPC library and not from the service.
 
-    details: text of the status, the only thing that tells.
+    details: text of the status, the only sign of its origin.
     """
     return any(phrase in details.lower() for phrase in TRANSPORT_PHRASES)

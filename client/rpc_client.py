@@ -27,9 +27,9 @@ DEFAULT_ADDRESS = "127.0.0.1:8088"
 class RpcClient(Client):
     """Client of a service's key/value protocol over gRPC: `PipelineService/inference`, `inference_stream`.
 
-    address: one or several, separated by commas. They take turns; if one is unreachable, the next one gets
-    its request. A client has connections of its own. Raises ValueError for an invalid `address`, `tls` or
-    header.
+    address: one or several, separated by commas. Addresses are used in turn; if an address is unreachable,
+    the request is sent to the next address. Clients do not share connections. Raises ValueError for an
+    invalid `address`, `tls` or header.
     """
 
     def __init__(

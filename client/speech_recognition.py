@@ -31,7 +31,7 @@ MAX_SAMPLES = 1 << 31  # more than a wav file can hold
 
 
 class SpeechClient(AudioClient):
-    """Client of WeNet's models over gRPC (KServe v2): texts of recordings, and of streams.
+    """gRPC client (KServe v2) of WeNet's speech recognition models, for recordings and streams.
 
     Raises ValueError for an invalid `address`, `tls` or header.
     """
@@ -44,7 +44,7 @@ class SpeechClient(AudioClient):
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare a client without connecting. timeout_s: for each request."""
+        """Prepare a client without connecting. timeout_s: limit for each request."""
         super().__init__(address, timeout_s, tls, api_key, headers)
 
     def transcribe(self, chunk: Chunk, model: str = OFFLINE_MODEL) -> str:
@@ -52,9 +52,9 @@ class SpeechClient(AudioClient):
         return self._transcribe(build_speech_request(model, chunk))
 
     def transcribe_stream(self, chunks: Iterable[Chunk], model: str = STREAMING_MODEL) -> Iterator[str]:
-        """Send the chunks of a stream as a sequence; yield the text so far after each chunk.
+        """Send the chunks of a stream as a sequence, and yield the text recognized so far after each chunk.
 
-        Requests are not repeated: a chunk must count once. Raises a ClientError.
+        Requests are not repeated, because a repeated chunk would count twice. Raises a ClientError.
         """
         sequence_id, is_first = uuid.uuid4().int >> 65, True  # WeNet's models expect a number
         for chunk in chunks:
@@ -75,7 +75,7 @@ class SpeechClient(AudioClient):
 
 
 def build_speech_request(model: str, chunk: Chunk) -> ModelInferRequest:
-    """Return the request that sends a recording, or a chunk of a stream, to a model."""
+    """Return the request that sends a recording, or a chunk of a stream, to a speech model."""
     request = ModelInferRequest(
         model_name=model, raw_input_contents=[chunk.samples, struct.pack("<i", chunk.length)]
     )
@@ -92,7 +92,7 @@ def read_recording(path: str | Path) -> Chunk:
 def read_stream(
     path: str | Path, first_s: float = FIRST_CHUNK_S, following_s: float = CHUNK_S
 ) -> Iterator[Chunk]:
-    """Yield the chunks of a wav file; zeros fill a first chunk that is too short.
+    """Yield the chunks of a wav file. A first chunk that is too short is padded with zeros.
 
     Raises ValueError for an unsuitable file, and OSError.
     """
@@ -119,7 +119,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the script: send the file, print its text; return 1 if it can't be done."""
+    """Run the script: send the file, and print its text. Return 1 as the exit code after an error."""
     options = parse_arguments(arguments)
     try:
         with SpeechClient(
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def transcribe_file(
     client: SpeechClient, path: str | Path, model: str | None = None, *, stream: bool = False
 ) -> Iterator[str]:
-    """Yield the text of a wav file, or with `stream` the text after each chunk. Raise a ClientError."""
+    """Yield the text of a wav file, or, with `stream`, the text after each chunk. Raise a ClientError."""
     if stream:
         yield from client.transcribe_stream(read_stream(path), model or STREAMING_MODEL)
     else:

@@ -32,7 +32,7 @@ class Tls:
     def credentials(self) -> grpc.ChannelCredentials:
         """Return the channel credentials of a gRPC client. Raise ValueError for an unusable file.
 
-        Without `ca_file` gRPC trusts its own list of authorities, not the system's.
+        Without `ca_file`, gRPC trusts its own list of certificate authorities, not the system's list.
         """
         import grpc
 

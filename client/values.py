@@ -22,9 +22,9 @@ class _NotAnArray(Exception):
 
 
 def parse_value(text: str) -> Value:
-    """Parse a printed array, such as "array([[1, 2]], dtype=int32)", to a list; return other text unchanged.
+    """Parse a printed array, such as "array([[1, 2]], dtype=int32)", to a list. Other texts are unchanged.
 
-    An array without axes becomes its only element. A repr that NumPy shortened with `...` stays text.
+    An array without axes becomes its only element. A repr that NumPy abbreviated with `...` is kept as text.
     """
     call = _call(text)
     try:
@@ -34,7 +34,7 @@ def parse_value(text: str) -> Value:
 
 
 def parse_array(text: str) -> NDArray[Any] | str:
-    """Parse a printed array to a NumPy array with its dtype and shape; return other text unchanged."""
+    """Parse a printed array to a NumPy array with its dtype and shape. Other texts are unchanged."""
     value, call = parse_value(text), _call(text)
     if call is None or value is text:
         return text

@@ -33,7 +33,7 @@ CONTEXT = 64  # samples of the previous window, which the model gets before thos
 
 
 class Window(NamedTuple):
-    """A window of audio, for one request."""
+    """A window of audio samples, which is sent as one request."""
 
     start_s: float
     end_s: float
@@ -49,10 +49,10 @@ class Segment(NamedTuple):
 
 
 def read_windows(path: str | Path) -> Iterator[Window]:
-    """Yield the windows of a wav file. Zeros fill the last window.
+    """Yield the windows of a wav file. The last window is padded with zeros.
 
-    The file is read window by window, so that its length does not matter. Raises ValueError for a file that
-    is not mono with 16 bits and 16 kHz, or has no audio, and OSError.
+    The file is read window by window, so that it may have any length. Raises ValueError for a file that is
+    not mono with 16 bits and 16 kHz, or has no audio, and OSError.
     """
     context, start = bytes(4 * CONTEXT), 0
     for chunk in read_chunks(path, WINDOW, WINDOW):
@@ -62,7 +62,7 @@ def read_windows(path: str | Path) -> Iterator[Window]:
 
 
 def pace_windows(windows: Iterable[Window]) -> Iterator[Window]:
-    """Yield each window when a microphone would have recorded it."""
+    """Yield each window at the time when a microphone would have recorded it."""
     begin = time.monotonic()
     for window in windows:
         time.sleep(max(0.0, begin + window.end_s - time.monotonic()))
@@ -70,10 +70,10 @@ def pace_windows(windows: Iterable[Window]) -> Iterator[Window]:
 
 
 class Segmenter:
-    """Joins windows with speech to segments.
+    """Joins windows with speech into segments.
 
-    threshold: windows with a higher probability have speech. pause_s: a pause of at most so many seconds does
-    not end a segment.
+    threshold: windows with a higher probability have speech. pause_s: a segment only ends after a pause of
+    more than this many seconds.
     """
 
     def __init__(self, threshold: float = 0.5, pause_s: float = 0.1) -> None:
@@ -82,7 +82,7 @@ class Segmenter:
         self._segment: Segment | None = None
 
     def add(self, window: Window, probability: float) -> Segment | None:
-        """Add the next window; return the segment that ended before the window, if any."""
+        """Add the next window. Return the segment that ended before this window, if any."""
         if probability > self._threshold:
             start_s = window.start_s if self._segment is None else self._segment.start_s
             self._segment = Segment(start_s, window.end_s)
@@ -111,14 +111,14 @@ class VoiceActivityClient(AudioClient):
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare a client without connecting. timeout_s: for each request."""
+        """Prepare a client without connecting. timeout_s: limit for each request."""
         super().__init__(address, timeout_s, tls, api_key, headers)
         self._model = model
 
     def score_windows(self, windows: Iterable[Window]) -> Iterator[tuple[Window, float]]:
-        """Send windows as one sequence, a request each; yield each window with its probability of speech.
+        """Send windows as one sequence, a request each, and yield each window with its speech probability.
 
-        Requests are not repeated: a window must count once. Raises a ClientError.
+        Requests are not repeated, because a repeated window would count twice. Raises a ClientError.
         """
         sequence_id = uuid.uuid4().hex
         is_first = True
@@ -127,7 +127,7 @@ class VoiceActivityClient(AudioClient):
             is_first = False
 
     def score_window(self, window: Window, sequence_id: str, *, is_first: bool) -> float:
-        """Send the next window of a sequence; return its probability of speech. Raise a ClientError."""
+        """Send the next window of a sequence, and return its speech probability. Raise a ClientError."""
         request = ModelInferRequest(model_name=self._model, raw_input_contents=[window.samples])
         request.inputs.add(name="input", datatype="FP32", shape=[1, CONTEXT + WINDOW])
         request.parameters["sequence_id"].string_param = sequence_id
@@ -144,7 +144,7 @@ class VoiceActivityClient(AudioClient):
 def find_segments(
     client: VoiceActivityClient, windows: Iterable[Window], segmenter: Segmenter
 ) -> Iterator[Segment]:
-    """Yield the segments with speech, each as soon as it has ended. Raise a ClientError."""
+    """Yield the segments of the audio with speech, each as soon as it has ended. Raise a ClientError."""
     for window, probability in client.score_windows(windows):
         segment = segmenter.add(window, probability)
         if segment is not None:
@@ -174,7 +174,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the script: stream the file, print a line for each segment; return 1 if it can't be done."""
+    """Run the script: stream the file, and print a line for each segment. Return 1 after an error."""
     options = parse_arguments(arguments)
     try:
         with VoiceActivityClient(
@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def print_segment(segment: Segment, *, as_json: bool) -> None:
-    """Print a segment at once, also into a pipe."""
+    """Print a segment and flush the output, so that readers of a pipe see it at once."""
     line = f"{segment.start_s:.3f} - {segment.end_s:.3f} s"
     if as_json:
         line = json.dumps({"start": round(segment.start_s, 3), "end": round(segment.end_s, 3)})

@@ -12,7 +12,7 @@ RATE = 16000  # samples per second
 
 
 class Chunk(NamedTuple):
-    """Successive samples of a recording."""
+    """Successive samples of a recording; `is_last` marks its last chunk."""
 
     samples: bytes  # float32 from -1 to 1
     length: int  # number of samples
@@ -20,7 +20,7 @@ class Chunk(NamedTuple):
 
 
 def read_chunks(path: str | Path, first: int, following: int) -> Iterator[Chunk]:
-    """Yield the first chunk of a wav file, and the following chunks; sizes are in samples.
+    """Yield a wav file as a first chunk and following chunks, whose sizes are given in samples.
 
     The last chunk may be shorter. The file is read chunk by chunk. Raises ValueError for a file that is not
     mono with 16 bits and 16 kHz, or has no audio, and OSError.

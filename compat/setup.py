@@ -4,9 +4,9 @@ from setuptools import Distribution, setup
 
 
 class DistributionWithData(Distribution):
-    """A setuptools distribution whose `has_data()` is true if it has data files.
+    """A setuptools distribution whose `has_data()` is true if the distribution has data files.
 
-    setuptools' editable_wheel installs data files only then, and no other distribution has the method.
+    setuptools' editable_wheel installs data files only then, and the standard class lacks the method.
     """
 
     def has_data(self) -> bool:

@@ -8,9 +8,9 @@ from pipeline.process.run_module import isolate_command
 
 
 def main() -> int:
-    """Run `paddlewheel convert` with the process's arguments and return the exit code.
+    """Run `paddlewheel convert` with the process's arguments, and return the exit code.
 
-    Nothing is imported from the working folder.
+    No module is imported from the working folder.
     """
     isolate_command()
     from convert.cli import run_as_command

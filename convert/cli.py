@@ -30,7 +30,7 @@ from pipeline.launch.commands import EXIT_MISTAKE, paddlewheel
 
 
 class ShownSteps:
-    """Shows conversion progress on the terminal: a bar for each step; the bars of finished steps stay.
+    """Shows conversion progress on the terminal, with a bar for each step. Bars of finished steps remain.
 
     shows_libraries: whether to print the output of converters as well.
     """
@@ -85,7 +85,7 @@ _OURS = ("pipeline", "convert")
 
 
 class Streams(NamedTuple):
-    """Standard output and standard error for the command's own lines."""
+    """Standard output and standard error, for the lines that the command itself prints."""
 
     out: TextIO
     err: TextIO
@@ -98,9 +98,10 @@ def process_streams() -> Streams:
 
 @contextlib.contextmanager
 def silence_libraries() -> Iterator[Streams]:
-    """Yield streams for the command's lines; drop what native code or Python writes to stdout and stderr.
+    """Context manager: yield streams for the command's own lines, and discard all other output.
 
-    A crash in native code still prints its traceback to standard error.
+    Other output is text that native code or Python libraries write to stdout and stderr. A crash in native
+    code still prints its traceback to standard error.
     """
     streams = Streams(*(os.fdopen(os.dup(fd), "w", 1) for fd in (1, 2)))
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -140,7 +141,7 @@ def run_as_command() -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command of `paddlewheel convert` and return its exit code.
 
-    Exit codes: 0 done, 1 outputs disagree, 2 it can't be done, 130 interrupted.
+    Exit codes: 0 success, 1 outputs disagree, 2 the conversion is not possible, 130 interrupted.
     """
     return _main(_parse(sys.argv[1:] if argv is None else argv), process_streams())
 

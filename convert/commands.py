@@ -37,7 +37,7 @@ class Command(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class _DynamicModel(Command):
-    """Command-line options for a model that is built by code: a Paddle Layer or PaddleNLP model."""
+    """Command-line options for a model that is built by code: a Paddle Layer or a PaddleNLP model."""
 
     params: Path | None = option(metavar="FILE.pdparams", help="weights for module:factory")
     input_spec: str = option(
@@ -61,7 +61,7 @@ def _parse_labels(labels: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _ServedModel(Command):
-    """Command-line options for the serving model that a command writes."""
+    """Command-line options for the serving model (model with descriptions) that a command writes."""
 
     fetch_alias: tuple[str, ...] = option(
         default=(), metavar="NAME", help="name of an output, in their order"
@@ -186,7 +186,7 @@ class Torch(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Serving(_ServedModel):
-    """`paddlewheel convert serving`: makes a serving model of an exported Paddle, ONNX or PyTorch model."""
+    """`paddlewheel convert serving`: makes a serving model from an exported Paddle, ONNX or PyTorch model."""
 
     source: Path = argument(
         metavar="MODEL", help="folder of a Paddle, ONNX or TorchScript model, or a .onnx, .pt or .pt2 file"
@@ -302,7 +302,7 @@ class ShapeOptions(ConversionOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Shapes(Command):
-    """`paddlewheel convert shapes`: finds the shape ranges of a model for TensorRT."""
+    """`paddlewheel convert shapes`: determines the shape ranges of a model for TensorRT."""
 
     model: Path = argument(metavar="MODEL", help="serving model, or folder of the program")
     out: Path = argument(metavar="OUT", help="file to write, for `tensorrt.shapes`")
@@ -343,7 +343,7 @@ class Check(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class AnySource(_ServedModel, _DynamicModel):
-    """`paddlewheel convert all`: makes a serving model of any supported source."""
+    """`paddlewheel convert all`: makes a serving model from any supported source."""
 
     source: str = argument(
         metavar="SOURCE",
@@ -395,7 +395,7 @@ class AnySource(_ServedModel, _DynamicModel):
 def create_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `paddlewheel convert`.
 
-    Its result names the classes to build from it: `command` and `conversion_options`.
+    The parsed namespace has the classes to build from it, as `command` and `conversion_options`.
     """
     parser = OneLineParser(
         prog="paddlewheel convert",

@@ -23,7 +23,7 @@ TRITON = "triton"
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
-    """Parse whole numbers that commas separate; raises argparse's ArgumentTypeError for other text."""
+    """Parse comma-separated whole numbers. Raises argparse's ArgumentTypeError for other text."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -31,7 +31,7 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 
 
 def lengths_settings(lengths: tuple[int, ...]) -> dict[str, Any]:
-    """Return the argparse settings of --lengths with these default lengths."""
+    """Return the argparse settings of the option --lengths, with these lengths as default."""
     return {
         "type": parse_numbers,
         "default": lengths,
@@ -44,7 +44,7 @@ def lengths_settings(lengths: tuple[int, ...]) -> dict[str, Any]:
 class ConversionOptions:
     """The options that every conversion has, on the command line and in Python.
 
-    Raises ConversionError for values out of range and for sample files that don't exist.
+    The constructor raises ConversionError for values out of range, and for sample files that don't exist.
     """
 
     tolerance: float = option(
@@ -106,7 +106,7 @@ class Conversion:
 def find_current_result(
     out: Path, fingerprint: str, would: str, options: ConversionOptions
 ) -> Conversion | None:
-    """Return the result of a dry run, or of an `out` that is up to date; None if `out` must be written.
+    """Return the result of a dry run, or of an `out` that is up to date; None if a conversion must run.
 
     fingerprint: the hash of sources and settings. would: the message of a dry run, as in "would export
     demo:model to models/demo".

@@ -9,10 +9,10 @@ from pipeline.process.run_module import isolate_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand of `paddlewheel` and return its exit code.
+    """Run a subcommand of `paddlewheel`, and return its exit code.
 
-    Nothing is imported from the working folder. `argv` lacks the name of the program; None stands for the
-    process's own arguments.
+    Nothing is imported from the working folder. `argv` does not include the program's name; None stands for
+    the process's own arguments.
     """
     isolate_command()
     from pipeline.launch.command_line import main as run
@@ -21,7 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def tritonserver(argv: Sequence[str] | None = None) -> int:
-    """Run `tritonserver` and return its exit code. `argv` is as of `main`."""
+    """Run `tritonserver`, and return its exit code.
+
+    `argv` does not include the program's name; None stands for the process's own arguments.
+    """
     isolate_command()
     from pipeline.launch.tritonserver import main as run
 

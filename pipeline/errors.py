@@ -94,8 +94,8 @@ class BadPackage(InvalidInput):
 class MalformedBody(BadPackage):
     """Raised for a request body that can't be parsed: no valid JSON, or a field of the wrong type.
 
-    Always HTTP 400. Paddle Serving's gateway answered 400, too, so that `dag.http_errors: original` changes
-    nothing.
+    Always HTTP 400, even with `dag.http_errors: original`, because Paddle Serving's gateway answered 400,
+    too.
     """
 
     always_status = True
@@ -121,7 +121,7 @@ class NoArray(InvalidInput):
 class UnusableFeed(InvalidInput):
     """Raised for an input array that the model can't run: not numeric, empty, or of a wrong shape; HTTP 400.
 
-    Paddle Serving failed while the model ran, and had no separate number for this error.
+    Paddle Serving failed while the model ran, and had no separate error number.
     """
 
     err_no = 10000
@@ -170,7 +170,7 @@ class UnknownVersion(UnknownService):
 
 
 class Unauthenticated(ServingError):
-    """Raised for a request without an API key, or with one outside `security.api_keys`; HTTP 401."""
+    """Raised for a request without an API key, or with a key that is not in `security.api_keys`; HTTP 401."""
 
     err_no = 3004
     http_status = 401
@@ -236,7 +236,7 @@ class Overloaded(ServingError):
 
 
 class NotReady(ServingError):
-    """Raised when the server can't take a request for now: it has no running worker, or stops; HTTP 503."""
+    """Raised when the server can't accept requests: no worker is running, or the server stops; HTTP 503."""
 
     err_no = 3001
     http_status = 503
@@ -247,7 +247,7 @@ class NotReady(ServingError):
 class WorkerLost(ServingError):
     """Raised when a worker process died while running the request, which may not be retried; HTTP 503.
 
-    `crash_retry: false` in config.yml forbids the retry.
+    The retry is forbidden by `crash_retry: false` in config.yml.
     """
 
     err_no = 9000
@@ -258,7 +258,7 @@ class WorkerLost(ServingError):
 class SequenceLost(ServingError):
     """Raised for a request of a sequence whose state is lost with the worker that kept it; HTTP 409.
 
-    The client starts the sequence again.
+    The client must start the sequence again.
     """
 
     err_no = 9000
@@ -322,7 +322,10 @@ class WrongResult(HookFailed):
 
 
 class ForgottenFeed(HookFailed):
-    """Raised when user code returns model inputs without a tensor that the client need not send; HTTP 500."""
+    """Raised when user code returns model inputs without a required input; HTTP 500.
+
+    It is not the client's mistake, because clients need not send this tensor.
+    """
 
     err_no = MissingFeed.err_no
 
@@ -334,7 +337,7 @@ class ModelFailed(ServingError):
 
 
 class DeviceLost(ModelFailed):
-    """Raised when an inference has left the process's GPU unusable: the worker has to end."""
+    """Raised when an inference error has made the GPU unusable for this process. The worker must end."""
 
 
 class RemoteUnreachable(ServingError):
@@ -348,8 +351,8 @@ class RemoteUnreachable(ServingError):
 class RemoteRefused(ServingError):
     """Raised when the remote model server behind a step (Op) answers with an error; HTTP 504, 400 or 500.
 
-    The error's number and message are passed on. Its number decides the status: 504 for a deadline, 400 for
-    an invalid input, else 500.
+    The error's number and message are passed on. The number determines the HTTP status: 504 for a deadline,
+    400 for an invalid input, else 500.
     """
 
     def __init__(self, message: str, err_no: int) -> None:
@@ -387,11 +390,14 @@ class ConversionError(ServingError):
 
 
 class ParityError(ConversionError):
-    """Raised when the outputs of a converted model differ from the original's. Nothing has been written."""
+    """Raised when the outputs of a converted model differ from the original model's outputs.
+
+    No files have been written.
+    """
 
 
 class Described(NamedTuple):
-    """The fields of an error response, as plain values that can be sent."""
+    """The fields of an error response, as plain values."""
 
     err_no: int
     http_status: int
@@ -400,19 +406,20 @@ class Described(NamedTuple):
 
 
 def detach(error: ServingError) -> ServingError:
-    """Drop the traceback and the causes of an error that is kept, and return the error.
+    """Remove traceback and causes from an error that is kept for later, and return the error.
 
-    A kept error would keep its frames, and the request's inputs in them, alive in a reference cycle until the
-    next garbage collection.
+    Otherwise the error would keep its frames, with the request's inputs, in memory until the next garbage
+    collection.
     """
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
 
 
 def get_error_fields(error: ServingError) -> Described:
-    """Return the error's err_no, HTTP status, gRPC code and message, made valid if an app's class has others.
+    """Return err_no, HTTP status, gRPC code and message of an error, with invalid values corrected.
 
-    Statuses below 400 become 500: 204 has no body, and the client would read the body as the next response.
+    An app's own exception class may have invalid values. Statuses below 400 become 500: for example, 204 has
+    no body, and a client would read the body as the next response.
     """
     try:
         err_no, message = int(error.err_no), to_sendable_text(error.message)
@@ -442,7 +449,10 @@ def get_http_status(error: ServingError) -> int:
 
 
 def is_clients(error: ServingError) -> bool:
-    """Whether the client caused the error. True for 4xx but 429, and for classes that say so."""
+    """Whether the client caused the error.
+
+    True for HTTP 4xx except 429, and for classes that declare it.
+    """
     status = get_http_status(error)
     return error.clients or (status < ServingError.http_status and status != Overloaded.http_status)
 

@@ -55,7 +55,7 @@ class Lines:
         self._rest = ""
 
     def split(self, data: bytes) -> Iterator[str]:
-        """Yield the lines that these bytes complete. Text without a line end is cut at `LINE_CHARS`."""
+        """Yield the lines that these bytes complete. Lines longer than `LINE_CHARS` are cut."""
         *lines, self._rest = (self._rest + self._decoder.decode(data)).split("\n")
         for line in lines:
             yield from _split_line(line)
@@ -65,13 +65,13 @@ class Lines:
             yield from _split_line(begun)
 
     def flush(self) -> Iterator[str]:
-        """Yield the text after the last line end, at the end of the stream."""
+        """Yield the text after the last line end. Called at the end of the stream."""
         yield from _split_line(self._rest + self._decoder.decode(b"", final=True))
         self._rest = ""
 
 
 def _split_line(line: str) -> Iterator[str]:
-    """Yield the pieces of a line of at most LINE_CHARS. Only the last state of a progress bar is kept."""
+    """Yield a line in pieces of at most LINE_CHARS. Of a progress bar, only the last state is kept."""
     shown = line.rstrip("\r").rpartition("\r")[2]
     for start in range(0, len(shown), LINE_CHARS):
         piece = shown[start : start + LINE_CHARS]
@@ -117,14 +117,14 @@ class Pipe:
 
 
 class Reader:
-    """Main loop of the output reader: reads pipes until the front has ended and the pipes are closed.
+    """Main loop of the output reader: reads pipes until the front process has ended and the pipes are closed.
 
-    Workers end with the front. Processes that their code has started would survive: the reader kills their
-    process groups.
+    Workers end with the front process. Processes started by their code would survive, so the reader kills
+    their process groups.
     """
 
     def __init__(self, control: socket.socket) -> None:
-        """control: socket on which the front sends pipes and process groups."""
+        """control: socket on which the front process sends pipes and process groups."""
         self._control = control
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, None)
@@ -132,7 +132,7 @@ class Reader:
         self._groups: set[int] = set()  # process groups of the workers
 
     def run(self) -> None:
-        """Read and log until the front has ended and all pipes are closed, or `GRACE_S` have passed."""
+        """Read and log until the front process has ended and all pipes are closed, or for `GRACE_S` more."""
         deadline = None  # set when the front has ended
         while deadline is None or (self._pipes and time.monotonic() < deadline):
             for key, _ in self._selector.select(None if deadline is None else GRACE_S):
@@ -143,9 +143,9 @@ class Reader:
                     deadline = time.monotonic() + GRACE_S
 
     def _receive(self) -> bool:
-        """Receive the pipes of one more process, or the process groups of all workers, from the front.
+        """Receive the pipes of another process, or the process groups of all workers, from the front process.
 
-        Return False if the front has closed its end.
+        Return False if the front process has closed its end.
         """
         data, fds, _, _ = socket.recv_fds(self._control, _MESSAGE_BYTES, len(STREAMS))
         if not data:
@@ -161,7 +161,7 @@ class Reader:
         return True
 
     def _read_pipe(self, fd: int, pipe: Pipe) -> None:
-        """Log the bytes of a readable pipe, and close it at its end."""
+        """Log the bytes of a readable pipe, and close the pipe at its end."""
         data = os.read(fd, _READ_BYTES)
         pipe.log_data(data)
         if not data:
@@ -171,9 +171,10 @@ class Reader:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the output reader: `python -m pipeline.output CONTROL_FD SERVICE LOGGING`, as the front starts it.
+    """Run the output reader.
 
-    CONTROL_FD: descriptor of a socket from the front. LOGGING: the `logging` section of config.yml as JSON.
+    The front process starts it by `python -m pipeline.output CONTROL_FD SERVICE LOGGING`. CONTROL_FD:
+    descriptor of a socket from the front process. LOGGING: the `logging` section of config.yml as JSON.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # the reader ends after the front

@@ -35,7 +35,10 @@ T = TypeVar("T")
 
 
 class Plugin(NamedTuple):
-    """The registration of a plugin: an entry point, not yet imported, of the engines or the dialects."""
+    """The registration of a plugin: the entry point, not yet imported, of an engine or a dialect.
+
+    A dialect is a client protocol.
+    """
 
     group: str
     name: str
@@ -44,12 +47,12 @@ class Plugin(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The kind of plugin as messages name it: "engine" or "dialect"."""
+        """The kind of plugin for messages: "engine" or "dialect"."""
         return self.group.rpartition(".")[2].removesuffix("s")
 
 
 class Library(NamedTuple):
-    """A Python library that a plugin needs and that may be missing, with its name for pip."""
+    """A Python library that a plugin needs and that may be missing, with the name to install by pip."""
 
     module: str  # import name
     requirement: str  # argument for pip install
@@ -67,8 +70,9 @@ class Library(NamedTuple):
 def find(group: str) -> Mapping[str, Plugin]:
     """Return the registered plugins of a group (DIALECTS or ENGINES) by name, without importing them.
 
-    Raises ConfigError for duplicate names and for an empty group. In a checkout, pyproject.toml lists this
-    project's plugins: the metadata of an editable install may be outdated, and a bare clone has none.
+    Raises ConfigError for duplicate names and for an empty group. In a checkout, this project's plugins are
+    read from pyproject.toml, because the metadata of an editable install may be outdated, and a plain clone
+    has none.
     """
     project_plugins = _read_checkout(group)
     plugins = [
@@ -106,7 +110,7 @@ def load(plugin: Plugin) -> Any:
 def call_plugin(plugin: Plugin, part: Callable[..., T], *arguments: Any) -> T:
     """Return `part(*arguments)`, a call of a plugin's code.
 
-    Its exceptions become a ConfigError that names the plugin.
+    Exceptions of the call become a ConfigError that names the plugin.
     """
     try:
         return part(*arguments)

@@ -36,7 +36,7 @@ def prepare_from_arguments(service: WebService, default_config: str | Path) -> N
 def print_config(service: Service) -> None:
     """Print the effective configuration as YAML, with defaults and the script's own values, and exit.
 
-    A comment shows the settings chosen for each `op` section with an `auto` key, and the times behind them.
+    For each `op` section with an `auto` key, a comment shows the chosen settings and the measured times.
     Exits with code 2 and the mistakes on stderr if the configuration is invalid.
     """
     try:

@@ -18,7 +18,7 @@ def read_lines(path: Path) -> list[str]:
 def split_lines(text: str) -> list[str]:
     r"""Split a text at `\n` and `\r\n` only, and return the lines without their ends.
 
-    The last line needs no end.
+    The last line may lack a line end.
     """
     lines = text.split("\n")
     if not lines[-1]:

@@ -19,8 +19,8 @@ CPU, GPU, TENSORRT = 0, 1, 2
 class LocalPredictor:
     """Runs a model in this process: call `load_model_config(folder)`, then `predict(feed, fetch)`.
 
-    feed_names_, fetch_names_: names of the model's input and output tensors. feed_shapes_: shapes of the
-    inputs without the batch dimension.
+    Attributes: feed_names_ and fetch_names_ are the names of the model's input and output tensors.
+    feed_shapes_ are the shapes of the inputs without the batch dimension.
     """
 
     def __init__(self) -> None:
@@ -55,8 +55,8 @@ class LocalPredictor:
     ) -> None:
         """Load the model of a folder on the CPU, or on a GPU with `use_gpu`.
 
-        `use_profile` and `use_feed_fetch_ops` have no effect. Raises ConfigError, also for Paddle Lite, XPU
-        and Ascend, which are not served.
+        `use_profile` and `use_feed_fetch_ops` have no effect. Raises ConfigError, including for Paddle Lite,
+        XPU and Ascend, which are not supported.
         """
         for name, requested in (
             ("use_lite", use_lite),
@@ -98,9 +98,9 @@ class LocalPredictor:
     ) -> dict[str, Any]:
         """Run the model once on input tensors by name, and return the output tensors by name.
 
-        feed: a dict, or a list of dicts, a row each. fetch: names of outputs; None for all. batch: the inputs
-        have a batch dimension already; otherwise rows are stacked. Raises InvalidInput, also before a model
-        is loaded.
+        feed: a dict, or a list of dicts with one row each. fetch: names of outputs; None for all. batch:
+        whether the inputs already have a batch dimension; otherwise rows are stacked. Raises InvalidInput,
+        also if no model is loaded yet.
         """
         if self._client is None:
             raise InvalidInput("no model is loaded; call load_model_config('serving_server') first")

@@ -10,7 +10,7 @@ __all__ = ["Client", "HttpClient"]
 
 
 class NoCppServer(ServingError):
-    """Raised for features of Paddle Serving's C++ server, which is no part of this project (err_no 3000)."""
+    """Raised for features of Paddle Serving's C++ server, which this project does not have (err_no 3000)."""
 
     err_no = 3000
 

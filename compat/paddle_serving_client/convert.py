@@ -13,7 +13,10 @@ EXIT_MISTAKE = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Convert an exported Paddle model to a serving model. Return 0, or 2 if it can't be done."""
+    """Convert an exported Paddle model to a serving model.
+
+    Returns the exit code: 0, or 2 if the conversion is not possible.
+    """
     parser = argparse.ArgumentParser(
         prog="python3 -m paddle_serving_client.convert",
         description="Make a serving model of an exported Paddle program.",

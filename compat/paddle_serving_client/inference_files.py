@@ -11,7 +11,7 @@ OLD_PROGRAM, OLD_PARAMS = "__model__", "__params__"
 
 
 def file_of_paddle_3(directory: Path, model: str | None) -> str | None:
-    """Return x.json if x.pdmodel is named but only x.json, written by Paddle 3, exists; else None.
+    """Return the file name x.json if x.pdmodel is named, but only x.json (of Paddle 3) exists; else None.
 
     model: file name in `directory`.
     """
@@ -24,8 +24,8 @@ def file_of_paddle_3(directory: Path, model: str | None) -> str | None:
 def chosen_files(directory: Path, work: Path, model: str | None, params: str | None) -> Path:
     """Return a folder with one exported model: `directory`, or a new folder in `work` with the named files.
 
-    model, params: file names of the graph and the weights; None for the usual names. Weights in a file each
-    are joined to one. Raises ConversionError.
+    model, params: file names of the graph and the weights; None for the usual names. Weights in separate
+    files are joined into one file. Raises ConversionError.
     """
     if not directory.is_dir():
         raise ConversionError(f"{directory} is not a folder; name the one that holds the exported program.")
@@ -55,15 +55,15 @@ def chosen_files(directory: Path, work: Path, model: str | None, params: str | N
 
 
 def _beside(directory: Path, model: str) -> str | None:
-    """Return the name of the file with all weights that belongs to a model's file; None without one."""
+    """Return the name of the weight file that belongs to a model's graph file; None if there is none."""
     names = [OLD_PARAMS] if model == OLD_PROGRAM else [f"{Path(model).stem}.pdiparams"]
     return next((name for name in names if (directory / name).is_file()), None)
 
 
 def _with_one_params_file(directory: Path, model: str, work: Path) -> Path:
-    """Copy a model whose weights are in a file each to `work`, with one file of all weights.
+    """Copy a model with one file per weight to `work`, with all weights joined in a single file.
 
-    The file has the weights one after the other, by name. Returns the folder. Raises ConversionError.
+    The file has the weights in the order of their names. Returns the folder. Raises ConversionError.
     """
     import pipeline.engines.paddle.paddle_import  # noqa: F401  Paddle is first imported without its chatter
     from pipeline.engines.paddle.program import parameter_names

@@ -39,12 +39,12 @@ def inference_model_to_serving(
     feed_alias_names: str | None = None,
     fetch_alias_names: str | None = None,
 ) -> tuple[list[str], list[str]]:
-    """Convert an exported Paddle model to a serving model; return its input and its output names.
+    """Convert an exported Paddle model to a serving model; return its input names and its output names.
 
     Writes the folders `serving_server` (model and description) and `serving_client` (description).
-    `model_filename` and `params_filename` choose among the files of `dirname`. If x.pdmodel is named and
-    Paddle 3 has written x.json, x.json is converted, with a line on standard error. Without
-    `fetch_alias_names` its outputs then have the names of Paddle 2: `save_infer_model/scale_0.tmp_0`, ... The
+    `model_filename` and `params_filename` select files of `dirname`. If x.pdmodel is named but only x.json
+    (of Paddle 3) exists, x.json is converted, with a message on standard error. Without `fetch_alias_names`,
+    its outputs then have the names that Paddle 2 gives them: `save_infer_model/scale_0.tmp_0`, ... The
     outputs of the serving model are first compared with those of the exported model. Alias names are
     comma-separated, in the model's order. `show_proto` prints the description and writes nothing. Raises
     ConversionError for an unusable model and for a folder with other content.
@@ -77,9 +77,9 @@ def inference_model_to_serving_multi(
 ) -> list[tuple[list[str], list[str]]]:
     """Convert several exported Paddle models, each to a `serving_server` and a `serving_client` folder.
 
-    The lists have equal length. The other arguments are those of `inference_model_to_serving`, and hold for
-    all. No published version of the original has this function; the lists are how several models are named
-    here. Raises ConversionError, before anything is written, for lists of unequal length.
+    The lists have equal length. The other arguments are those of `inference_model_to_serving`, and apply to
+    all models. No published version of Paddle Serving has this function. Raises ConversionError, before
+    anything is written, for lists of unequal length.
     """
     if not len(dirname) == len(serving_server) == len(serving_client):
         raise ConversionError(
@@ -109,11 +109,11 @@ def save_model(
 ) -> None:
     """Write a static Paddle program (a model's graph) with its weights as a serving model.
 
-    Only the part from the inputs to the outputs is written. `feed_var_dict` and `fetch_var_dict` give the
-    program's variables by the names under which clients know them; outputs are stored in the order of their
-    names. `main_program` is `paddle.static.default_main_program()` unless given; its weights are those of the
-    current scope. `model_filename` names the files: its suffix follows from the program. Raises
-    ConversionError.
+    Only the part of the program from the inputs to the outputs is written. `feed_var_dict` and
+    `fetch_var_dict` map the names that clients use to variables of the program. Outputs are stored in the
+    order of these names. `main_program` is `paddle.static.default_main_program()` unless given; its weights
+    are taken from the current scope. `model_filename` names the files; the suffix depends on the program.
+    Raises ConversionError.
     """
     _refuse_encryption(encryption)
     targets = _targets(server_model_folder, client_config_folder)
@@ -148,8 +148,8 @@ def save_dygraph_model(
 ) -> None:
     """Write a `paddle.nn.Layer` as a serving model.
 
-    `paddle.jit.to_static(layer, input_spec=...)` must have declared its inputs. The layer is exported in
-    evaluation mode and left in the mode it was in. Raises ConversionError.
+    Its inputs must have been declared with `paddle.jit.to_static(layer, input_spec=...)`. The layer is
+    exported in evaluation mode, and is then returned to its previous mode. Raises ConversionError.
     """
     targets = _targets(serving_model_folder, client_config_folder)
     with _paddle_as_it_was() as paddle, tempfile.TemporaryDirectory(prefix="converting-") as work:
@@ -176,9 +176,9 @@ def _refuse_encryption(encryption: bool) -> None:
 
 @contextmanager
 def _paddle_as_it_was() -> Iterator[Any]:
-    """Yield the module paddle, and restore the script's mode and device at the end.
+    """Context manager: yield the module paddle, and restore the script's mode and device at the end.
 
-    A conversion changes both.
+    A conversion changes mode and device.
     """
     claim("convert")
     from pipeline.engines.paddle.paddle_import import paddle
@@ -197,8 +197,8 @@ def _converted(
 ) -> ServingModel:
     """Convert the exported model in `source` to a serving model in `work`, and return it.
 
-    feeds, fetches: names for its inputs and outputs; empty for the model's own. old_names: outputs without a
-    name are called as Paddle 2 called them.
+    feeds, fetches: names for its inputs and outputs; empty to keep the model's names. old_names: whether
+    outputs without a name get the names that Paddle 2 gave them.
     """
     from convert import convert_serving
     from convert.programs.inference_program import read_program

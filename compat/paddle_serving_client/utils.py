@@ -38,16 +38,19 @@ def show_latency(latency_list: Sequence[float]) -> None:
 
 
 class MultiThreadRunner:
-    """Runs a benchmark function in several processes at once, in spite of the original's name."""
+    """Runs a benchmark function in several processes at once.
+
+    The name, with "thread", is Paddle Serving's.
+    """
 
     def run(
         self, thread_func: Callable[[int, Any], Any], thread_num: int, global_resource: Any
     ) -> list[list[Any]] | None:
-        """Call `thread_func(number, global_resource)` in `thread_num` processes; numbers begin with 1.
+        """Call `thread_func(number, global_resource)` in `thread_num` processes, with numbers from 1.
 
-        Each call returns a list of lists, which are joined one by one to the result; None if the function
-        returns nothing. Raises what a call raised. Proxies are removed from the environment, as in the
-        original.
+        Each call returns a list of lists. The first lists of all calls are joined, then the second lists, and
+        so on. The result is None if the function returns None. An exception of a call is raised again. Proxy
+        settings are removed from the environment, as in Paddle Serving.
         """
         for name in ("http_proxy", "https_proxy"):
             os.environ[name] = ""

@@ -9,7 +9,7 @@ SERVER_NAMES = ("GrpcServer", "MultiLangServer", "OpGraphMaker", "OpMaker", "OpS
 
 
 def refuse_names(module: str, names: tuple[str, ...], reason: str) -> Callable[[str], NoReturn]:
-    """Return a module's `__getattr__` that raises ImportError with a reason for the given names."""
+    """Return a module's `__getattr__` that raises ImportError, with a reason, for the given names."""
 
     def refuse(name: str) -> NoReturn:
         if name in names:

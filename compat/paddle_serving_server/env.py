@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def _get_serving_home() -> str:
-    """Return SERVING_HOME, by default the working folder. Raise RuntimeError if SERVING_HOME is a file."""
+    """Return the folder in the variable SERVING_HOME, by default the working folder.
+
+    Raise RuntimeError if SERVING_HOME is a file.
+    """
     home = os.environ.get("SERVING_HOME") or str(Path.cwd())
     if Path(home).exists() and not Path(home).is_dir():
         raise RuntimeError(f"The environment variable SERVING_HOME {home} is not a directory.")

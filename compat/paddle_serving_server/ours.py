@@ -30,9 +30,9 @@ def refuse_originals() -> None:
 
 
 def claim(*names: str) -> None:
-    """Import Paddlewheel's packages of these names, even if the app's folder on sys.path has its own.
+    """Import this project's packages of these names, even if the app's folder has packages of the same names.
 
-    Raises ImportError if the app has already imported a module of its own under such a name.
+    Raises ImportError if the app has already imported its own module under one of these names.
     """
     for name in names:
         path = sys.path

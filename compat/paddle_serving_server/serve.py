@@ -16,7 +16,10 @@ NO_CPP_SERVER = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; return the exit code of `paddlewheel stop|kill|doctor`, or 2 for other commands."""
+    """Run a command.
+
+    Returns the exit code of `paddlewheel stop`, `kill` or `doctor`; 2 for other commands.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not {*COMMANDS, "-h", "--help"}.intersection(arguments):
         sys.stderr.write(NO_CPP_SERVER)

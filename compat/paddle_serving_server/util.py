@@ -59,7 +59,7 @@ def dump_pid_file(portList: Sequence[int], model: Any) -> None:
 def load_pid_file(filepath: str) -> list[dict[str, Any]] | Literal[False]:
     """Return the entries of a ProcessInfo.json, which describe started services.
 
-    An empty file is removed, and False returned. Raises ValueError if the file is missing.
+    If the file is empty, it is removed, and False is returned. Raises ValueError if the file is missing.
     """
     file = Path(filepath)
     if not file.exists():
@@ -97,7 +97,7 @@ class ArgsParser(ArgumentParser):
         return v == "True" if v in ("True", "False") else v
 
     def _parse_opt(self, opts: Sequence[str] | None, conf_path: str) -> Any:
-        """Load the configuration file, and set the options KEY=VALUE; a value may contain no "="."""
+        """Load the configuration file, and set the options KEY=VALUE in it. A value may not contain "="."""
         config = yaml.safe_load(Path(conf_path).read_text("utf-8"))
         for opt in opts or ():
             name, value = opt.strip().split("=")

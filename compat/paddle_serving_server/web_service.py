@@ -30,7 +30,7 @@ FLASK_ENDPOINT = frozenset(
 class WebService(pipeline.WebService):
     """Base class of a service script; its methods for Paddle Serving's C++ server raise ConfigError.
 
-    The error says what to do instead.
+    The error message says what to do instead.
     """
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -24,15 +24,18 @@ if TYPE_CHECKING:  # the module is imported by every Python of the environment, 
 
 
 class ShimFinder:
-    """An import finder for `sys.meta_path`; it comes last, so that an installed original is found first."""
+    """An import finder for `sys.meta_path`.
+
+    It comes last, so that an installed original package is found first.
+    """
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        """Return the module spec of a module of ours; None for other modules.
+        """Return the module spec of a module of this compatibility package; None for other modules.
 
-        Raises ModuleNotFoundError for a module that our `paddlenlp` lacks; the message names the modules
-        there are.
+        Raises ModuleNotFoundError for a `paddlenlp` module that it lacks; the message lists the available
+        modules.
         """
         top, _, rest = name.partition(".")
         if top not in FOLDERS:

@@ -16,10 +16,10 @@ SUBMODULES = ("", "tokenizer", "fast_tokenizer", "faster_tokenizer")
 
 
 def spec_on_top(name: str, folder: str, finder: object) -> ModuleSpec | None:
-    """Return the spec of our package of this top-level name, in `folder`.
+    """Return the module spec of our compatibility package of this top-level name, in `folder`.
 
-    None for a tokenizer package if PaddleNLP itself is installed, which uses the original packages. finder:
-    our import finder, which is left out of the search for PaddleNLP.
+    None for a tokenizer package if PaddleNLP itself is installed, because PaddleNLP uses the original
+    packages. finder: our import finder, which is ignored in the search for PaddleNLP.
     """
     if folder == "fast_tokenizer" and _found_by_others("paddlenlp", finder):
         return None
@@ -30,10 +30,10 @@ def spec_on_top(name: str, folder: str, finder: object) -> ModuleSpec | None:
 
 
 def spec_inside(name: str, rest: str) -> ModuleSpec | None:
-    """Return the spec of the module of a model family, such as `paddlenlp.transformers.bert`.
+    """Return the module spec of a model family's module, such as `paddlenlp.transformers.bert`.
 
-    None for a module of an installed PaddleNLP. Raises ModuleNotFoundError for a module that we do not have.
-    name: of the module; rest: the part after the package.
+    None for a module of an installed PaddleNLP. Raises ModuleNotFoundError for a module that does not exist
+    here. name: the module's full name; rest: the part after the package's name.
     """
     top = sys.modules.get(name.partition(".")[0])
     if getattr(top, "__file__", None) is None or HERE not in Path(str(top.__file__)).parents:  # type: ignore[union-attr]
@@ -49,7 +49,7 @@ def spec_inside(name: str, rest: str) -> ModuleSpec | None:
 
 
 class FamilyLoader(Loader):
-    """Import loader that fills the module of a model family with our tokenizer classes.
+    """Import loader that fills the module of a model family with tokenizer classes of this package.
 
     For example, `paddlenlp.transformers.bert.tokenizer` gets BertTokenizer.
     """
@@ -68,10 +68,10 @@ class FamilyLoader(Loader):
 
 
 def missing(name: str) -> ModuleNotFoundError:
-    """Return the error for a module or name of PaddleNLP that we do not have, to be raised by the caller.
+    """Return the error for a module or name of PaddleNLP that does not exist here; the caller raises it.
 
-    Its `name` is the name of the package. Python replaces an error whose `name` is the requested name of
-    `from package import name` by one without our message.
+    The error's attribute `name` is the package's name. With the name requested in `from package import name`,
+    Python would replace the error and lose its message.
     """
     return ModuleNotFoundError(sentence(name), name=name.partition(".")[0])
 
@@ -96,6 +96,6 @@ def sentence(name: str) -> str:
 
 
 def _found_by_others(name: str, finder: object) -> bool:
-    """Return whether another import finder than ours finds this package."""
+    """Return whether another import finder finds this package."""
     finders = (other for other in sys.meta_path if other is not finder and hasattr(other, "find_spec"))
     return any(other.find_spec(name, None) is not None for other in finders)

@@ -57,8 +57,8 @@ class BertEmbeddings(nn.Layer):  # type: ignore[misc]
 class BertClassifier(nn.Layer):  # type: ignore[misc]
     """A BERT text classifier: embeddings, encoder, mean pooling and a linear classifier.
 
-    input_ids, token_type_ids, attention_mask: int64 [N, L]; logits: float32 [N, classes]. A position whose
-    attention_mask is 0 changes no logits, so rows may be padded to a common length.
+    input_ids, token_type_ids, attention_mask: int64 [N, L]; logits: float32 [N, classes]. Positions whose
+    attention_mask is 0 do not change the logits, so rows may be padded to a common length.
     """
 
     def __init__(self, size: BertSize) -> None:
@@ -92,7 +92,7 @@ _REMEDY = "restore it from the repository, or train again with `paddlewheel conv
 
 
 def save_weights(model: Any, path: Path) -> None:
-    """Write a BertClassifier's parameters to an .npz file in half precision, which changes no accuracy."""
+    """Write a BertClassifier's parameters to an .npz file in half precision, without loss of accuracy."""
     arrays = {name: value.numpy().astype(np.float16) for name, value in model.state_dict().items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
@@ -102,8 +102,8 @@ def save_weights(model: Any, path: Path) -> None:
 def load_model(path: Path, vocabulary: Sequence[str]) -> Any:
     """Load a BertClassifier in evaluation mode from an .npz file of `save_weights`, as float32.
 
-    vocabulary: the tokens, whose number gives the model's size. Raises ConversionError for a file that is
-    damaged or of a model of another shape.
+    vocabulary: the tokens, whose number determines the model's size. Raises ConversionError for a damaged
+    file, or weights of other shapes.
     """
     model = BertClassifier(BertSize(len(vocabulary), len(LABELS)))
     parameters = model.state_dict()

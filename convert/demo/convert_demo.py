@@ -37,9 +37,9 @@ def convert_demo(
     """Write the serving model of the demo's headline classifier, its vocabulary and reports to `out`.
 
     train_into: a file for the weights of a classifier that is trained first; None converts the project's
-    weights. A result of the same sources stays as it is, without importing Paddle. Only an ONNX copy that it
-    lacks, and that can be made here, is a reason to convert again. Raises ParityError when a step changes the
-    outputs, ConversionError when the held-out accuracy is below 0.65.
+    weights. If `out` has a result of the same sources, it is kept, and Paddle is not imported. It is only
+    converted again if its ONNX copy is missing and can be made here. Raises ParityError when a step changes
+    the outputs, ConversionError when the held-out accuracy is below 0.65.
     """
     options = options or ConversionOptions()
     check_replaceable(out)
@@ -69,7 +69,7 @@ def convert_demo(
 
 
 def demo_fingerprint(weights: Path, options: ConversionOptions) -> str:
-    """Return a hash of weights, headlines, options, the demo's source files and Paddle's version."""
+    """Return a hash of the weights, headlines, options, the demo's source files and Paddle's version."""
     settings = {"paddle": paddle_version(), "tolerance": options.tolerance, "lengths": options.lengths}
     return hash_sources([weights, HEADLINES_FILE, *_SOURCES, *options.sample], settings)
 

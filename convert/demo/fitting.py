@@ -39,7 +39,7 @@ def fit(
     schedule: Schedule,
     steps: Steps,
 ) -> None:
-    """Train a model on `total` batches, one step each; leave it in evaluation mode.
+    """Train a model on `total` batches, one step each. Afterwards the model is in evaluation mode.
 
     batches: pairs of inputs and targets. loss: a function of the model's outputs and a batch's targets.
     """

@@ -44,7 +44,7 @@ class Headline(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Training and held-out headlines; no training headline is a near-duplicate of a held-out one."""
+    """Training and held-out headlines. No training headline is a near-duplicate of a held-out headline."""
 
     train: tuple[Headline, ...]
     held_out: tuple[Headline, ...]
@@ -68,12 +68,18 @@ def read_headlines(path: Path = HEADLINES_FILE) -> tuple[Headline, ...]:
 
 
 def is_held_out(text: str) -> bool:
-    """Return whether a headline is held out, by a hash of its own text, so other headlines never move it."""
+    """Return whether a headline is held out, by a hash of its text.
+
+    A headline therefore keeps its place when other headlines are added.
+    """
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % HELD_OUT_ONE_IN == 0
 
 
 def split_headlines(headlines: Iterable[Headline]) -> Split:
-    """Split headlines into training and held-out ones; drop training near-duplicates of held-out ones."""
+    """Split headlines into training and held-out headlines.
+
+    Training headlines that are near-duplicates of held-out headlines are dropped.
+    """
     train: list[Headline] = []
     held_out: list[Headline] = []
     for headline in headlines:
@@ -89,7 +95,7 @@ def bigrams(text: str) -> frozenset[str]:
 
 
 def largest_overlap(text: str, other_bigrams: Sequence[frozenset[str]]) -> float:
-    """Return the largest Jaccard index of the bigrams of `text` and those of any other headline."""
+    """Return the largest Jaccard index between the bigrams of `text` and those of any other headline."""
     text_bigrams = bigrams(text)
     return max(
         (len(text_bigrams & other) / max(1, len(text_bigrams | other)) for other in other_bigrams),
@@ -115,8 +121,8 @@ def hanzi() -> tuple[str, ...]:
 def vocabulary() -> tuple[str, ...]:
     """Return every token once; its index is its id, and [PAD] is 0.
 
-    ASCII letters and digits come as a word's first piece and as its continuation (`a`, `##a`), so that every
-    ASCII word has an encoding.
+    ASCII letters and digits are listed both as the first piece of a word and as a continuation (`a`, `##a`),
+    so that every ASCII word can be encoded.
     """
     ascii_tokens = [c for c in string.printable if not c.isspace()]
     continuations = [f"##{c}" for c in string.ascii_letters + string.digits]

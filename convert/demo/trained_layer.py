@@ -29,10 +29,10 @@ _MAX_PADDED_ROWS = 24  # that prove padding
 def write_trained(
     layer: Any, out: Path, source: str, *, labels: Sequence[str], rows: Sequence[Feeds], steps: Steps
 ) -> None:
-    """Write the serving model of a trained Paddle Layer to `out`, with an ONNX copy where it can be made.
+    """Write the serving model of a trained Paddle Layer to `out`, with an ONNX copy if that can be made.
 
-    An earlier result in `out` is replaced. source: the name of the Layer's origin, for convert.json. rows:
-    real inputs, each a batch of one. Raises ParityError if a step changes the outputs.
+    An earlier result in `out` is replaced. source: the name of the Layer's origin, stored in convert.json.
+    rows: real inputs, each a batch of one row. Raises ParityError if a step changes the outputs.
     """
     options = ConversionOptions(steps=steps)
     with staged(out) as folder:
@@ -52,8 +52,9 @@ def convert_trained(
 ) -> tuple[ParityReport, ...]:
     """Write the serving model of a Layer that takes FEEDS and returns scores of classes; return the reports.
 
-    Each comparison runs `batches` and random ids, or the sample of `options` in place of random ids. Padding
-    is proved on some of `rows`, batches of one. `rows` stay beside the model as its sample.
+    Each comparison uses `batches` and random ids, or the sample of `options` instead of random ids. Padding
+    is proven on some of `rows`, which are batches of one row. `rows` are stored beside the model as its
+    sample.
     """
     with tempfile.TemporaryDirectory() as scratch:
         inference = Path(scratch)

@@ -54,7 +54,10 @@ class NgramTeacher:
         return _softmax(np.stack([values @ self._weights[ids] for ids, values in sparse]))
 
     def _sparse(self, row: Array) -> tuple[Array, Array]:
-        """Return indices and values of a row's n-grams that training rows have; the values have norm 1."""
+        """Return the indices and values of a row's n-grams that occur in training rows.
+
+        The values are scaled to norm 1.
+        """
         counts = Counter(self._index[gram] for gram in _grams(row) if gram in self._index)
         ids = np.fromiter(counts.keys(), np.int64, len(counts))
         values = (1 + np.log(np.fromiter(counts.values(), np.float64, len(counts)))) * self._idf[ids]
@@ -62,7 +65,7 @@ class NgramTeacher:
 
 
 class _Features:
-    """A sparse matrix of n-gram values by row; each row and each column has at least one value."""
+    """A sparse matrix of n-gram values by row. Each row and each column has at least one value."""
 
     def __init__(self, rows: Sequence[tuple[Array, Array]], columns: int) -> None:
         lengths = [len(ids) for ids, _ in rows]
@@ -124,7 +127,7 @@ FREQUENCIES = np.pi * 0.75 ** np.arange(POSITION_DIMENSIONS // 2)
 
 
 def initialise(model: Any, rows: Sequence[Array], rng: np.random.Generator) -> None:
-    """Set a BertClassifier's embeddings and the first layer's neighbour heads before training.
+    """Initialise a BertClassifier's embeddings, and the first layer's heads that attend to neighbours.
 
     rows: token ids of the training headlines.
     """
@@ -142,7 +145,10 @@ def initialise(model: Any, rows: Sequence[Array], rng: np.random.Generator) -> N
 
 
 def document_weights(words: int, rows: Sequence[Array]) -> Array:
-    """Return the inverse document frequency of each token id, 1 for ids in a single row; float32 [words]."""
+    """Return the inverse document frequency of each token id, float32 [words].
+
+    It is scaled to 1 for ids that occur in a single row.
+    """
     documents = np.zeros(words)
     for row in rows:
         documents[np.unique(row)] += 1
@@ -153,7 +159,7 @@ def document_weights(words: int, rows: Sequence[Array]) -> Array:
 
 
 def positions(count: int, hidden: int) -> Array:
-    """Return position embeddings: sinusoids in the last dimensions, zeros before; float32 [count, hidden]."""
+    """Return position embeddings, float32 [count, hidden]: sinusoids in the last dimensions, else zeros."""
     table = np.zeros((count, hidden), np.float32)
     angles = np.arange(count)[:, None] * FREQUENCIES
     first = hidden - POSITION_DIMENSIONS
@@ -165,7 +171,7 @@ def positions(count: int, hidden: int) -> Array:
 def look_at_neighbour(attention: Any, head: int, offset: int) -> None:
     """Set an attention head's query and key so that it attends to the position at `offset`.
 
-    The query is its position turned by `offset`, which matches that neighbour's key.
+    The query is the position embedding rotated by `offset` positions, which matches that neighbour's key.
     """
     query, key = attention.q_proj.weight.numpy().copy(), attention.k_proj.weight.numpy().copy()
     columns = slice(head * attention.head_dim, (head + 1) * attention.head_dim)
@@ -207,7 +213,7 @@ class Recipe:
 
 
 def train(split: Split, vocabulary: Sequence[str], steps: Steps, recipe: Recipe | None = None) -> Any:
-    """Train a BertClassifier on `split.train` alone; return it in evaluation mode.
+    """Train a BertClassifier on `split.train` only, and return it in evaluation mode.
 
     vocabulary: the tokens in the order of their ids. steps: receives the progress.
     """
@@ -280,7 +286,7 @@ def batches(
 def mix(
     rows: Sequence[Array], targets: Array, share: float, rng: np.random.Generator
 ) -> tuple[list[Array], Array]:
-    """Replace a share of the training rows by a piece of one row joined to a piece of another row.
+    """Replace a share of the training rows, each by a piece of one row joined to a piece of another row.
 
     Targets are mixed in proportion to the lengths of the pieces.
     """
@@ -304,7 +310,7 @@ def _cut_run(row: Array, share: float, rng: np.random.Generator) -> Array:
 
 
 def measure_accuracy(model: Any, rows: Sequence[Array], classes: Array) -> float:
-    """Return the share of rows whose largest logit is that of their class."""
+    """Return the share of rows for which the class with the largest logit is the right class."""
     with paddle.no_grad():
         logits = model(*map(paddle.to_tensor, pad(rows).values())).numpy()
     return float((logits.argmax(axis=1) == classes).mean())
@@ -313,7 +319,7 @@ def measure_accuracy(model: Any, rows: Sequence[Array], classes: Array) -> float
 def share_unknown(model: BertClassifier, rows: Sequence[Array]) -> None:
     """Set the embeddings of tokens outside the training rows to the embedding of [UNK].
 
-    Token dropout has trained it.
+    Token dropout in training has trained that embedding.
     """
     weight = model.embeddings.word.weight
     word = weight.numpy().copy()

@@ -33,7 +33,7 @@ def convert_paddle(
 ) -> Conversion:
     """Export the Layer that `module:factory` returns to `out` (inference.json, inference.pdiparams).
 
-    `program_format` is one of FORMATS; "pdmodel" writes inference.pdmodel in place of inference.json.
+    `program_format` is one of FORMATS; "pdmodel" writes inference.pdmodel instead of inference.json.
     `factory` is called without arguments; `params` is a .pdparams file for its weights. `input_spec` has the
     form of `parse_input_spec`, in the order of the arguments of `forward`. Raises ConversionError for an
     unusable argument and ParityError when static and dynamic outputs differ; then nothing is written.
@@ -68,7 +68,7 @@ def convert_paddle(
 
 
 def load_layer(factory: str) -> Any:
-    """Return the Layer of "module:factory" with its initial weights, for a process that exports it."""
+    """Return the Layer that "module:factory" creates, with initial weights, for the exporting process."""
     return create_layer(factory)[1]
 
 
@@ -93,7 +93,7 @@ def _fingerprint(
     options: ConversionOptions,
     written_as: Mapping[str, str],
 ) -> str:
-    """Return a hash of the weights, settings, and every imported source file outside installed packages."""
+    """Return a hash of the weights, settings, and imported source files outside installed packages."""
     weights = hashlib.sha256()
     for name, tensor in sorted(layer.state_dict().items()):
         weights.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())

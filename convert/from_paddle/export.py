@@ -27,8 +27,8 @@ PROGRAM_NAME = "inference"
 def export_layer(layer: Any, arguments: Arguments, directory: Path) -> InferenceProgram:
     """Export a Paddle Layer to a .json model in `directory`, and return the exported model's description.
 
-    arguments: its inputs in the order of forward(). Raises ConversionError when Paddle can't export the
-    Layer.
+    arguments: the Layer's inputs in the order of forward(). Raises ConversionError when Paddle can't export
+    the Layer.
     """
     write_static(layer, arguments, directory)
     return read_back(directory, arguments)
@@ -37,7 +37,7 @@ def export_layer(layer: Any, arguments: Arguments, directory: Path) -> Inference
 def write_static(layer: Any, arguments: Arguments, directory: Path) -> None:
     """Export a Paddle Layer to files in `directory`, in the format of the imported Paddle.
 
-    The Layer is put in evaluation mode. Raises ConversionError when Paddle can't export it.
+    The Layer is put in evaluation mode. Raises ConversionError when Paddle can't export the Layer.
     """
     paddle = import_paddle()
     specs = [
@@ -64,7 +64,7 @@ def write_static(layer: Any, arguments: Arguments, directory: Path) -> None:
 def read_back(directory: Path, arguments: Arguments) -> InferenceProgram:
     """Read an exported model and check that it is complete and takes all `arguments`.
 
-    Raises ConversionError if it doesn't.
+    Raises ConversionError otherwise.
     """
     try:
         program = read_program(directory)
@@ -88,7 +88,7 @@ def layer_parity(
     batches: Sequence[Feeds],
     tolerance: float,
 ) -> ParityReport:
-    """Run a Paddle Layer and its exported model on `batches`; return the report of output differences."""
+    """Run a Paddle Layer and its exported model on `batches`, and return a report of output differences."""
     layer.eval()
     names = [fetch.name for fetch in program.fetches]
     dynamic = layer_runner(layer, arguments)
@@ -100,7 +100,10 @@ _WEIGHTS = "weights.pdparams"
 
 @dataclass(frozen=True)
 class Recipe:
-    """A function call of JSON values by which another process builds a Layer, perhaps with other weights."""
+    """A function call with JSON arguments, by which another process can build the same Layer.
+
+    The weights may differ.
+    """
 
     function: str  # "module:name"
     arguments: Mapping[str, object] = field(default_factory=dict)  # JSON values
@@ -108,7 +111,7 @@ class Recipe:
 
 
 def check_format(name: str) -> None:
-    """Raise ConversionError for a file format that is unknown, or that needs a Paddle which is missing."""
+    """Raise ConversionError for an unknown file format, or if the format needs a missing Paddle version."""
     if name not in FORMATS:
         raise ConversionError(f"there is no format {name!r}; name {' or '.join(FORMATS)}.")
     if name == "pdmodel":
@@ -116,7 +119,7 @@ def check_format(name: str) -> None:
 
 
 def format_settings(name: str) -> dict[str, str]:
-    """Return the settings of a file format for the fingerprint; empty for .json, the format of Paddle 3."""
+    """Return the settings of a file format for the fingerprint; empty for .json, Paddle 3's own format."""
     return {"format": name, "written_by": pdmodel_paddle().version} if name == "pdmodel" else {}
 
 
@@ -130,7 +133,7 @@ def export_as(
 ) -> InferenceProgram:
     """Export a Paddle Layer to `directory` in one of FORMATS, and return the exported model's description.
 
-    For "pdmodel", a process with an older Paddle builds the Layer by `recipe`, within `timeout_s`. Raises
+    For "pdmodel", a process with an older Paddle builds the Layer with `recipe`, within `timeout_s`. Raises
     ConversionError when the Layer can't be built there, or can't be exported.
     """
     if program_format == "json":
@@ -178,7 +181,7 @@ def write_step(
 ) -> None:
     """Build a Layer, load its weights, and export it to a .pdmodel in `out`; needs the older Paddle.
 
-    function, built_of: the function ("module:name") that builds the Layer, and its arguments.
+    function: builds the Layer ("module:name"). built_of: arguments of that function.
     """
     module, _, name = function.partition(":")
     layer = getattr(importlib.import_module(module), name)(**built_of)
@@ -189,7 +192,10 @@ def write_step(
 
 
 def _leave_out_call_stacks(program: Path) -> None:
-    """Remove operators' Python call stacks from a .pdmodel: paths of this machine, and most of the file."""
+    """Remove the operators' Python call stacks from a .pdmodel file.
+
+    They contain paths of this machine, and are most of the file's size.
+    """
     from paddle.base.proto import framework_pb2
 
     desc = framework_pb2.ProgramDesc.FromString(program.read_bytes())

@@ -45,7 +45,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 def read_params(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Read a .pdparams file, written by `paddle.save(layer.state_dict(), path)`, as arrays by name.
 
-    bfloat16 arrays come as uint16. Raises ConversionError when the file is absent or anything but a
+    bfloat16 arrays are returned as uint16. Raises ConversionError if the file is absent, or is not a
     dictionary of arrays.
     """
     try:
@@ -84,7 +84,7 @@ def _check_arrays(content: object, path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def load_params(layer: Any, path: Path, *, allow_extra: bool = False) -> list[str]:
-    """Set every weight of `layer` from a .pdparams file; return the names of extra arrays.
+    """Set every weight of `layer` from a .pdparams file. Returns the names of arrays that are not weights.
 
     Raises ConversionError as `set_weights`, and for a file that can't be read.
     """
@@ -94,10 +94,10 @@ def load_params(layer: Any, path: Path, *, allow_extra: bool = False) -> list[st
 def set_weights(
     layer: Any, arrays: Mapping[str, Array], path: Path, *, allow_extra: bool = False
 ) -> list[str]:
-    """Set every weight of `layer` from arrays by name; return the names of extra arrays.
+    """Set every weight of `layer` from arrays by name. Returns the names of arrays that are not weights.
 
-    path: their file, for messages. Raises ConversionError unless names and shapes match; `allow_extra`
-    accepts extra arrays.
+    path: the file of the arrays, for messages. Raises ConversionError unless names and shapes match;
+    `allow_extra` accepts extra arrays.
     """
     state = layer.state_dict()
     absent, extra = sorted(state.keys() - arrays.keys()), sorted(arrays.keys() - state.keys())

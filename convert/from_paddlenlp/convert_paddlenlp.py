@@ -41,10 +41,11 @@ def convert_paddlenlp(
     """Export the PaddleNLP model `source` to a Paddle inference model in `out`, with notes and tokenizer.
 
     `source` is a folder (config.json or model_config.json, weights), a configuration file, or a name that
-    PaddleNLP knows; nothing is downloaded. `task` is one of TASKS; by default the class in the configuration
-    decides, else the first task. `num_labels` or `labels` replace the classes of the configuration.
-    `input_spec` has the form of `parse_input_spec`; by default it is ids, types and mask of the architecture.
-    `program_format` is one of FORMATS. Raises ConversionError and ParityError; then nothing is written.
+    PaddleNLP knows; nothing is downloaded. `task` is one of TASKS; by default it is derived from the class in
+    the configuration, or is the first task. `num_labels` or `labels` replace the classes of the
+    configuration. `input_spec` has the form of `parse_input_spec`; by default it is ids, types and mask of
+    the architecture. `program_format` is one of FORMATS. Raises ConversionError and ParityError; in both
+    cases nothing is written.
     """
     options = options or ConversionOptions()
     refuse_script(source)

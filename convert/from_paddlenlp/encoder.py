@@ -38,10 +38,11 @@ def export_step(
 ) -> dict[str, Any]:
     """Build a PaddleNLP model and export it to `out`, in the file format `program_format`, one of FORMATS.
 
-    `source` has either "name", of a configuration in PaddleNLP, or "config", a dictionary, and "weights", a
-    file or "" for random weights. `labels` is the number of classes, 0 for the configuration's. `sample` are
-    files with inputs. The tokenizer in the folder `tokenizer` reads texts among them. Returns the comparison
-    report as a dictionary, the inputs as text, the name of the class, and the padding id.
+    `source` has "name", of a configuration in PaddleNLP, or "config", a dictionary. It also has "weights", a
+    file, or "" for random weights. `labels` is the number of classes; 0 to use the configuration's number.
+    `sample` are files with inputs. Texts among them are tokenized with the tokenizer in the folder
+    `tokenizer`. Returns the comparison report as a dictionary, the inputs as text, the name of the class, and
+    the padding id.
     """
     steps.step("Building the model")
     config, model = _build(source, task, labels)
@@ -68,12 +69,12 @@ def export_step(
 
 
 def exported_layer(source: dict[str, Any], task: str, labels: int) -> Any:
-    """Build the Layer that `export_step` exports, with random weights, for another process."""
+    """Build the Layer that `export_step` exports, with random weights, for export in another process."""
     return _create_exportable(_build(source, task, labels)[1], task)
 
 
 def _build(source: dict[str, Any], task: str, labels: int) -> tuple[Any, Any]:
-    """Return the configuration and the model, which has random weights."""
+    """Return the PaddleNLP configuration, and the model with random weights."""
     paddle = import_paddle()
     transformers = import_models()
     paddle.seed(_SEED)
@@ -88,9 +89,9 @@ def default_inputs(config: dict[str, Any]) -> tuple[ProgramTensor, ...]:
 
 
 def positional(specs: tuple[ProgramTensor, ...]) -> list[ProgramTensor | None]:
-    """Return inputs in the order of PaddleNLP's forward(), with None for those left out in between.
+    """Return inputs in the order of PaddleNLP's forward(), with None for inputs that are left out in between.
 
-    Raises ConversionError for other names, and without input_ids.
+    Raises ConversionError for unknown names, and without input_ids.
     """
     by_name = {spec.name: spec for spec in specs}
     for name in by_name:
@@ -105,7 +106,7 @@ def positional(specs: tuple[ProgramTensor, ...]) -> list[ProgramTensor | None]:
 
 
 def _create_exportable(model: Any, task: str) -> Any:
-    """Return a Layer with the outputs of the model's forward() that can be exported, also for RoBERTa."""
+    """Return an exportable Layer with the outputs of the model's forward(). Works for RoBERTa, too."""
     if task != "token-classification":
         return model
     paddle: Any = import_paddle()
@@ -137,7 +138,7 @@ def _create_exportable(model: Any, task: str) -> Any:
 def _configuration(transformers: Any, source: dict[str, Any], labels: int) -> Any:
     """Return PaddleNLP's configuration object, by its name or from a dictionary.
 
-    labels: the number of classes, 0 for the configuration's. Raises ConversionError for an unusable
+    labels: the number of classes; 0 to use the configuration's number. Raises ConversionError for an unusable
     configuration.
     """
     if "name" in source:
@@ -155,7 +156,7 @@ def _configuration(transformers: Any, source: dict[str, Any], labels: int) -> An
 
 
 def _built_in(transformers: Any, name: str) -> tuple[str, dict[str, Any]]:
-    """Return family ("Bert") and values of a configuration that PaddleNLP has under this name.
+    """Return family ("Bert") and values of the configuration of this name in PaddleNLP.
 
     Raises ConversionError for an unknown name.
     """
@@ -177,7 +178,7 @@ def _model_class(transformers: Any, config: Any, task: str) -> Any:
 
 
 def _load_weights(model: Any, path: Path, steps: Steps) -> None:
-    """Load every weight of the model from a .pdparams or safetensors file; report extra weights."""
+    """Load every weight of the model from a .pdparams or safetensors file, and report unused weights."""
     if path.suffix == ".pdparams":
         extra = load_params(model, path, allow_extra=True)
     else:

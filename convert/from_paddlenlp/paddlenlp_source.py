@@ -31,7 +31,7 @@ _MAX_HEADER_BYTES = 100 << 20
 
 @dataclass(frozen=True)
 class PaddleNLPSource:
-    """A PaddleNLP model to build: a configuration by name or from a file, its weights and tokenizer files."""
+    """A PaddleNLP model to be built: a configuration by name or file, its weights and tokenizer files."""
 
     name: str
     config: dict[str, Any] | None = None
@@ -132,9 +132,10 @@ def _from_folder(folder: Path, random_weights: bool) -> PaddleNLPSource:
 
 
 def is_written_by_paddle(path: Path) -> bool:
-    """Return whether a safetensors file was written by Paddle. Raises ConversionError for other files.
+    """Return whether a safetensors file was written by Paddle.
 
-    PyTorch's linear weights are transposed, which a square weight would hide.
+    Raises ConversionError if it is no safetensors file. PyTorch's linear weights are transposed, and for a
+    square weight the shapes would not show that.
     """
     return _writer(path) in ("pd", "paddle")
 

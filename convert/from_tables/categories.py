@@ -17,7 +17,10 @@ ENCODED_OPSET = "ai.onnx.ml", 3
 
 
 class Categories(NamedTuple):
-    """The categories of a table's column; the code of a category, on which models train, is its index."""
+    """The categories of a table's column.
+
+    The code of a category, on which models are trained, is its index.
+    """
 
     values: Sequence[str] | Sequence[int]
     accepts_unknown: bool = False  # whether the library treats an unknown category as missing
@@ -27,7 +30,7 @@ class Categories(NamedTuple):
 def find_categories(model: Any, names: Sequence[str]) -> dict[str, Categories]:
     """Return the categorical columns of a LightGBM or XGBoost model, by the column names `names`.
 
-    Empty for other models. Raises ConversionError for categories that can't be encoded.
+    Empty for other libraries. Raises ConversionError for categories that can't be encoded.
     """
     library = type(model).__module__.partition(".")[0]
     if library == "lightgbm":
@@ -84,7 +87,7 @@ def _decode(encoding: Mapping[str, Any]) -> list[Any]:
 
 
 def _count_codes(trees: Mapping[str, Any], feature: int) -> int:
-    """Return how many category codes a column has, by the codes that the trees' splits name."""
+    """Return the number of a column's category codes, according to the trees' splits."""
     max_code = -1
     for tree in trees["trees"]:
         spans = zip(
@@ -112,8 +115,8 @@ def encode_categories(
 ) -> None:
     """Add nodes that encode categories to an ONNX model, with an input for each column.
 
-    The new inputs, of shape [N, 1], replace the input `feed` of codes. dtypes: number, integer or text by
-    column. The code of a category that the model lacks is NaN.
+    The new inputs, of shape [N, 1], replace the input `feed`, which takes codes. dtypes: number, integer or
+    text, by column. Unknown categories are encoded as NaN.
     """
     from onnx import TensorProto, helper
 

@@ -58,7 +58,7 @@ def table_source(path: Path) -> TableSource | None:
 
 
 def require_trust(source: TableSource, trusted: bool) -> None:
-    """Raise ConversionError for a pickle, which runs code when it is loaded, unless it is `trusted`."""
+    """Raise ConversionError for a pickle file unless it is `trusted`, because loading a pickle runs code."""
     if source.runs_code and not trusted:
         raise ConversionError(
             f"{source.path} is a pickle: loading it runs whatever code stands in it. Where you know who "
@@ -74,11 +74,10 @@ def convert_table(
     trusted: bool = False,
     options: ConversionOptions | None = None,
 ) -> Conversion:
-    """Convert a model of tables to model.onnx in `out`, with its notes and the rows of the comparison.
+    """Convert a model of tabular data to model.onnx in `out`, with its notes and the rows of the comparison.
 
-    `input_spec` names the columns and their dtypes where the model does not. `trusted` allows loading a
-    pickle, which runs code. Raises ConversionError for an unusable model, ParityError when the outputs
-    differ.
+    `input_spec` names the columns and their dtypes if the model does not. `trusted` allows loading a pickle,
+    which runs code. Raises ConversionError for an unusable model, ParityError when the outputs differ.
     """
     options = options or ConversionOptions()
     require_trust(source, trusted)
@@ -133,7 +132,7 @@ def _export(
 def _versions_named(
     source: TableSource, facts: PickleFacts, needs: Sequence[str], options: ConversionOptions
 ) -> Iterator[None]:
-    """Add a mismatch of scikit-learn versions to a ConversionError in the block, or print it as a warning."""
+    """Context manager: add a scikit-learn version mismatch to a ConversionError, or print it as warning."""
     failure: ConversionError | None = None
     try:
         yield
@@ -149,7 +148,7 @@ def _versions_named(
 
 
 def with_rows(folder: Path, options: ConversionOptions) -> ConversionOptions:
-    """Return options whose sample is proof_rows.npz in a folder; unchanged options without this file."""
+    """Return options with proof_rows.npz of a folder as their sample; unchanged options without this file."""
     rows = folder / ROWS_FILE
     return replace(options, sample=(rows,)) if rows.is_file() else options
 

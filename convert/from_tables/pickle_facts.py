@@ -45,14 +45,14 @@ class PickleFacts(NamedTuple):
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Import names of the packages that a conversion needs besides scikit-learn's."""
+        """Import names of the packages that a conversion needs besides those for scikit-learn."""
         return (*self.boosters, "onnxmltools") if self.boosters else ()
 
 
 def read_pickle_facts(path: Path) -> PickleFacts:
-    """Find version and libraries in the bytes of a pickle, also one that joblib compressed.
+    """Find version and libraries in the bytes of a pickle, which joblib may have compressed.
 
-    Nothing is loaded. The result is empty for a file that can't be decompressed.
+    The pickle is not loaded. The result is empty for a file that can't be decompressed.
     """
     boosters: set[str] = set()
     version, before = "", b""
@@ -102,7 +102,7 @@ def describe_mismatch(
     """Return a sentence about different scikit-learn versions in pickle and environment; empty if they match.
 
     The sentence names both versions and the commands that convert with the right one. Patch releases of
-    scikit-learn read the pickles of each other.
+    scikit-learn can read each other's pickles.
     """
     if not facts.sklearn:
         return ""
@@ -126,7 +126,7 @@ def require_environment(
 ) -> None:
     """Raise ConversionError if no conversion environment is found.
 
-    The error names the commands for the version in the pickle: another version would be of no use.
+    The error names the commands for the version in the pickle, because another version may misread it.
     """
     try:
         conversion_python(needs)

@@ -49,7 +49,7 @@ class TableModel:
 
     @property
     def scored(self) -> bool:
-        """Whether the model returns probabilities or values, not only a class."""
+        """Whether the model returns probabilities or values, and not only a class."""
         return hasattr(self.model, "predict_proba") or not hasattr(self.model, "classes_")
 
     def run(self, rows: Mapping[str, Array]) -> Array:
@@ -114,8 +114,8 @@ def installed_version(steps: Steps, distribution: str) -> str:
 def load_table_model(source: str, library: str, columns: Sequence[Sequence[str]]) -> TableModel:
     """Load a model file of a library, "scikit-learn", "LightGBM" or "XGBoost", with its columns.
 
-    columns: pairs of name and dtype from --input-spec. Raises ConversionError if it can't be loaded or the
-    columns don't fit.
+    columns: pairs of name and dtype from --input-spec. Raises ConversionError if the file can't be loaded or
+    the columns don't fit.
     """
     try:
         model = _LOADERS[library](source)
@@ -176,7 +176,7 @@ _LOADERS = {"scikit-learn": _load_sklearn, "LightGBM": _load_lightgbm, "XGBoost"
 
 
 def _get_column_names(model: Any) -> list[str]:
-    """Return the column names of the model's training, else x0, x1, ..."""
+    """Return the column names used in the model's training; if it has none, x0, x1, ..."""
     names = getattr(model, "feature_names_in_", None)
     if names is None and hasattr(model, "feature_name") and callable(model.feature_name):
         names = [name for name in model.feature_name() if not name.startswith("Column_")]
@@ -188,7 +188,10 @@ def _get_column_names(model: Any) -> list[str]:
 
 
 def _count(model: Any) -> int:
-    """Return how many columns the model takes. Raises ConversionError if it does not tell."""
+    """Return how many columns the model takes.
+
+    Raises ConversionError if the model does not declare the number.
+    """
     for name in ("n_features_in_", "num_feature", "num_features"):
         value = getattr(model, name, None)
         if value is not None:
@@ -200,7 +203,7 @@ def _count(model: Any) -> int:
 
 
 def _classes(model: Any) -> list[Any]:
-    """Return the classes of a classifier, numbers for a booster; empty for a regressor."""
+    """Return the classes of a classifier: names, or numbers for a booster; empty for a regressor."""
     classes = getattr(model, "classes_", None)
     if classes is not None:
         return list(np.asarray(classes).tolist())
@@ -228,7 +231,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def with_empty_texts(model: Any) -> Any:
-    """Return a copy of a scikit-learn model that takes the empty text as a missing text, as ONNX does."""
+    """Return a copy of a scikit-learn model that treats the empty text as a missing text, as ONNX does."""
     copied = copy.deepcopy(model)
     for part in _parts(copied):
         if hasattr(part, "categories_"):

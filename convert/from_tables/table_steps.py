@@ -38,7 +38,7 @@ _UNSEEN = "never seen"
 def read_rows(paths: Sequence[str], columns: Sequence[Column]) -> dict[str, Array]:
     """Read the rows of CSV files, at most 2048, as an array for each column.
 
-    Raises ConversionError for a file without these columns or with text in a column of numbers.
+    Raises ConversionError for a file that lacks one of the columns or has text in a column of numbers.
     """
     cells: dict[str, list[str]] = {column.name: [] for column in columns}
     for path in paths:
@@ -110,8 +110,9 @@ def table_step(
 ) -> dict[str, Any]:
     """Convert a model file to model.onnx in `out`, and write the rows of the comparison beside it.
 
-    columns: pairs of name and dtype from --input-spec. sample: CSV files. Returns a dictionary with the
-    comparison report, the class and labels of the model, and serving.yml's inputs and outputs.
+    columns: pairs of name and dtype from --input-spec. sample: CSV files with rows for the comparison.
+    Returns a dictionary with the comparison report, the class and labels of the model, and serving.yml's
+    inputs and outputs.
     """
     steps.step(f"Reading the model of {library}")
     model = load_table_model(source, library, columns)
@@ -152,7 +153,7 @@ def table_step(
 
 
 def _comparable(model: TableModel, answer: Any) -> Array:
-    """Convert a model's answer to numbers to compare; a class becomes its index."""
+    """Convert a model's answer to numbers that can be compared. A class is converted to its index."""
     if model.classes and not model.scored:
         return np.array(
             [model.classes.index(label) for label in np.asarray(answer).ravel().tolist()], np.float64
@@ -166,10 +167,10 @@ def _allow_missing(
     answers: Callable[[Mapping[str, Array]], list[Array]],
     tolerance: float,
 ) -> None:
-    """Mark columns as accepting missing numbers or texts if both models answer alike without them.
+    """Mark columns as accepting missing values if both models give the same answers to a row without values.
 
-    The last row then has none. A forest of scikit-learn has a branch for missing numbers that ONNX's trees
-    lack.
+    This row then replaces the last of `rows`. Some models fail the test: a scikit-learn forest has a branch
+    for missing numbers that ONNX's trees lack.
     """
     for kind, missing in (("number", np.nan), ("text", None)):
         columns = [column for column in model.columns if column.type == kind]
@@ -188,7 +189,7 @@ def _allow_missing(
 
 
 def _convert_to_onnx(model: TableModel) -> Any:
-    """Return an ONNX ModelProto of the model, by skl2onnx or onnxmltools."""
+    """Convert the model with skl2onnx or onnxmltools, and return the ONNX ModelProto."""
     library = type(model.model).__module__.partition(".")[0]
     if library in ("lightgbm", "xgboost"):
         return _convert_booster(model, library)
@@ -242,7 +243,7 @@ def _types(model: TableModel, types: Any) -> list[tuple[str, Any]]:
 
 
 def _store_whole_numbers() -> None:
-    """Patch skl2onnx 1.20 to store a flag of a tree's node as the integer that protobuf asks for."""
+    """Patch skl2onnx 1.20 to store a flag of a tree's node as an integer, as protobuf requires."""
     from skl2onnx.common import tree_ensemble
 
     add_node = tree_ensemble.add_node
@@ -279,7 +280,8 @@ def _register(library: Any, prefix: str, convert: Any) -> None:
 def _name_outputs(onnx_model: Any, model: TableModel, rows: Mapping[str, Array]) -> list[str]:
     """Name the outputs, make their batch axis dynamic, and remove redundant outputs; return the names.
 
-    A label is redundant if the best score always has it. Scores that are no probabilities are removed.
+    A label output is redundant if the class with the best score is always the label. Scores that are no
+    probabilities are removed.
     """
     outputs = onnx_model.graph.output
     if not model.classes:
@@ -304,9 +306,9 @@ def _name_outputs(onnx_model: Any, model: TableModel, rows: Mapping[str, Array])
 
 
 def _name_feeds(onnx_model: Any, model: TableModel) -> None:
-    """Record the ONNX input of each column; rename inputs that have the name of an output.
+    """Record the ONNX input of each column. Rename inputs that have the same name as an output.
 
-    skl2onnx keeps the order of columns but changes names, for example those with blanks.
+    skl2onnx keeps the order of columns but changes names, for example names with blanks.
     """
     if not model.named:
         return
@@ -320,13 +322,13 @@ def _name_feeds(onnx_model: Any, model: TableModel) -> None:
 
 
 def _rename(graph: Any, output: Any, name: str) -> None:
-    """Rename an output of an ONNX graph; an inner tensor of the same name gets another name."""
+    """Rename an output of an ONNX graph. An inner tensor that has the new name gets another name."""
     _rename_in_nodes(graph, {name: _free_name(graph, name), output.name: name})
     output.name = name
 
 
 def _free_name(graph: Any, name: str) -> str:
-    """Return the name with a number appended that makes it unused in the graph."""
+    """Return the name with a number appended, such that the result is unused in the graph."""
     used = {tensor for node in graph.node for tensor in (*node.input, *node.output)}
     used.update(feed.name for feed in graph.input)
     return next(other for number in itertools.count() if (other := f"{name}_{number}") not in used)
@@ -339,7 +341,7 @@ def _rename_in_nodes(graph: Any, renamed: Mapping[str, str]) -> None:
 
 
 def _chooses_by_score(model: TableModel, rows: Mapping[str, Array]) -> bool:
-    """Return whether the predicted class is always the class of the best score."""
+    """Return whether the predicted class is always the class with the best score."""
     if not hasattr(model.model, "classes_"):
         return True
     scores = model.run(rows)

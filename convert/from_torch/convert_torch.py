@@ -41,12 +41,12 @@ def convert_torch(
 ) -> Conversion:
     """Convert the PyTorch model `source` to the folder `out`.
 
-    `source` is a Hugging Face directory, "module:factory", or a file of TorchScript or torch.export.
-    `to` is "paddle", "onnx" or "torchscript"; by default all are tried in this order. With `advise`, the
-    error of a single target names the others. `input_spec` has the form of `parse_input_spec`, and is
+    `source` is a Hugging Face directory, "module:factory", or a file of TorchScript or torch.export. `to` is
+    "paddle", "onnx" or "torchscript"; by default all are tried in this order. With `advise`, the error for a
+    single requested target names the other targets. `input_spec` has the form of `parse_input_spec`, and is
     optional for text models of transformers. A Paddle model is written in `program_format`, one of FORMATS;
     "pdmodel" allows only Paddle. `described` is an earlier result of `describe_torch`. Raises ConversionError
-    for an unusable model, ParityError when the outputs differ on the only or last target.
+    for an unusable model, ParityError if the outputs of the only or last target differ.
     """
     options = options or ConversionOptions()
     _check_target(to, opset)
@@ -108,7 +108,8 @@ def _is_pretrained(source: str) -> bool:
 def _routes(source: str, to: str | None, program_format: str) -> list[str]:
     """Return the targets to try, as keys of ROUTES.
 
-    Raises ConversionError for a target that can't have the format, or that the source can't become.
+    Raises ConversionError for a target that does not support the file format, or to which the source can't be
+    converted.
     """
     possible = _list_targets(source)
     if to is not None and to not in possible:
@@ -124,7 +125,11 @@ def _routes(source: str, to: str | None, program_format: str) -> list[str]:
 
 
 def _list_targets(source: str) -> list[str]:
-    """Return the keys of ROUTES that fit the source; a model file has no architecture to map weights into."""
+    """Return the keys of ROUTES that fit the source.
+
+    A model file can't become a Paddle model, because it has no architecture into which weights could be
+    mapped.
+    """
     file = find_torch_file(source)
     if file is None:
         return list(ROUTES)
@@ -134,9 +139,9 @@ def _list_targets(source: str) -> list[str]:
 def _run_first_possible(
     routes: Sequence[str], export: Callable[[str], list[ParityReport]], steps: Steps
 ) -> tuple[str, list[ParityReport]]:
-    """Call `export` with each route's name until one call succeeds; return that name and its reports.
+    """Call `export` with each target's name until a call succeeds. Return that name and the call's reports.
 
-    Raises the ServingError of the last route.
+    Raises the ServingError of the last target.
     """
     for name, following in itertools.pairwise(routes):
         try:
@@ -176,7 +181,7 @@ def _run_route(route: Route, arguments: dict[str, Any], options: ConversionOptio
 def _write_notes(
     folder: Path, facts: Mapping[str, Any], encoder: SentenceEncoder, tokenizer: Sequence[Path]
 ) -> None:
-    """Write model_notes.json and copy the files it names to `folder`, for `convert serving --with-notes`."""
+    """Write model_notes.json to `folder` and copy the files it names, for `convert serving --with-notes`."""
     files = [*tokenizer, *encoder.files]
     for file in files:
         shutil.copyfile(file, folder / file.name)
@@ -214,7 +219,7 @@ def _run_torch_step(
 
 
 def _add_routes(error: ServingError, source: str, route: str, *, only: bool, advise: bool) -> ServingError:
-    """Return the error of the last route with a hint about the routes that were not tried."""
+    """Return the error of the last target with a hint about the targets that were not tried."""
     if isinstance(error, ParityError):
         return error
     why = error.message.rstrip(".")

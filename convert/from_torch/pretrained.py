@@ -22,9 +22,9 @@ _MODULE, _MASK = "transformers.masking_utils", "sdpa_mask"  # eager attention us
 def make_masks_by_broadcasting() -> None:
     """Replace transformers' attention mask function in this process by one that exporters can trace.
 
-    transformers makes masks by torch.vmap. The exporters of ONNX and TorchScript can't follow it: they fail
-    with "unordered_map::at" or keep the lengths of the example. Broadcasting makes equal masks. Older
-    versions without the function need no replacement.
+    transformers creates masks with torch.vmap. The exporters of ONNX and TorchScript can't trace torch.vmap:
+    they fail with "unordered_map::at" or keep the lengths of the example. Broadcasting makes equal masks.
+    Older versions without the function need no replacement.
     """
     try:
         masking = importlib.import_module(_MODULE)
@@ -44,7 +44,7 @@ def _by_broadcasting(masking: Any) -> Callable[..., Any]:
         attention_mask: Any = None,
         **_: Any,
     ) -> Any:
-        """Return True where a query may attend to a key: [batch, 1, queries, keys]."""
+        """Return True where a query may attend to a key: an array [batch, 1, queries, keys]."""
         padding = masking.prepare_padding_mask(attention_mask, kv_length, kv_offset, _slice=False)
         if padding is not None:
             mask_function = masking.and_masks(mask_function, masking.padding_mask_function(padding))

@@ -43,7 +43,7 @@ def read_encoder(
 
     The converted model's embeddings are compared with them later. work: a folder for the weights of Dense
     modules. model: the exported model file (ONNX) if the folder has no PyTorch model. Without an environment
-    with PyTorch, such a model's embeddings are not compared, and a Dense module raises ConversionError.
+    with PyTorch, the embeddings of such a folder are not compared, and a Dense module raises ConversionError.
     Returns an empty encoder for other folders.
     """
     source = sentence_files(folder)

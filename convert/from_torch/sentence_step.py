@@ -27,11 +27,11 @@ def sentence_step(
     layers_file: str,
     model: str,
 ) -> dict[str, Any]:
-    """Return "texts", the names of their "prompts", and the embeddings ("vectors") that the source computes.
+    """Return a dict with "texts", names of their "prompts", and the source model's embeddings ("vectors").
 
     source: the Sentence Transformers folder. dense: the folders of its Dense modules, whose weights are
-    written to `layers_file` for the service. model: the .onnx file, else the source's own weights are run.
-    Empty for a model with an input that no tokenizer makes.
+    written to `layers_file` for the service. model: the .onnx file; if empty, the source's own weights are
+    run. The result is empty for a model with an input that tokenizers do not produce.
     """
     steps.step("Sentence vectors of the source")
     layers = [_Dense(Path(folder)) for folder in dense]
@@ -140,7 +140,7 @@ class _Encoder:
         return self._tokenizer(text.lower() if lowercase else text, return_tensors="pt", **cut)
 
     def _prompt_mask(self, tokens: int, prompt: str) -> Any:
-        """Return a mask of the tokens to pool: 1, or 0 for tokens of a prompt that pooling leaves out."""
+        """Return a mask of the tokens to pool: 1, or 0 for prompt tokens that pooling excludes."""
         mask = torch.ones(tokens)
         if prompt and self._settings.get("include_prompt") is False:
             ids = self._tokens(prompt)["input_ids"][0]
@@ -181,10 +181,10 @@ def _torch_model(source: str) -> Callable[[Any], Any]:
 
 
 def _onnx_model(file: str) -> Callable[[Any], Any] | None:
-    """Return a function that runs an ONNX model on the tokens of one text; None if the model doesn't suit.
+    """Return a function that runs an ONNX model on the tokens of one text; None for unsuitable models.
 
-    The function returns the only output with a vector for each token, else the only one with a vector for the
-    text. Paddle models, and models with other inputs or outputs, don't suit.
+    The function returns the only output with a vector per token, or else the only output with a vector per
+    text. Paddle models, and models with other inputs or outputs, are unsuitable.
     """
     import onnxruntime
 

@@ -94,7 +94,7 @@ def _load_file(file: Path, source: str, input_spec: str, sample: Sequence[str]) 
 def torch_target(source: str, feeds: tuple[ProgramTensor, ...], id_limits: Mapping[str, int]) -> Target:
     """Return the input facts of a PyTorch model, from which `Inputs` makes random or sample inputs.
 
-    For a Hugging Face directory and a model file they name the folder of the tokenizer.
+    For a Hugging Face directory and a model file, the facts include the folder of the tokenizer.
     """
     file = find_torch_file(source)
     folder = file.parent if file else None if is_factory(source) else Path(source)
@@ -104,8 +104,8 @@ def torch_target(source: str, feeds: tuple[ProgramTensor, ...], id_limits: Mappi
 def _examples(source: str, feeds: tuple[ProgramTensor, ...], sample: Sequence[str]) -> list[tuple[Any, ...]]:
     """Return example inputs by position: a batch, and batches of other shapes.
 
-    Without a sample they are generated. From a sample: a batch, the batch with all dynamic axes doubled, and
-    the batch with only the batch axis doubled. A batch with two rows or more is preferred.
+    Without a sample the inputs are generated. From a sample: a batch, the batch with all dynamic axes
+    doubled, and the batch with only the batch axis doubled. A batch with two rows or more is preferred.
     """
     if not sample:
         return [example_inputs(feeds, batch=2, length=4), example_inputs(feeds, batch=3, length=7)]
@@ -175,7 +175,10 @@ def _from_factory(factory: str) -> Any:
 def _first_run(
     positional: Positional, feeds: Sequence[ProgramTensor], inputs: Sequence[Any]
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Run the model once; return its output names, and by input name the number of ids of its embedding."""
+    """Run the model once.
+
+    Returns its output names, and, for each input of ids, the number of ids in its embedding table.
+    """
     places = {tensor.data_ptr(): feed.name for tensor, feed in zip(inputs, feeds, strict=True)}
     limits: dict[str, int] = {}
 
@@ -206,7 +209,7 @@ def _first_run(
 
 
 def _named_tensors(outputs: Any) -> dict[str, Any]:
-    """Return the tensors among the results of forward() by name, without caches and the like."""
+    """Return the tensors in the results of forward() by name, without caches and similar results."""
     if isinstance(outputs, torch.Tensor):
         return {"output": outputs}
     if isinstance(outputs, Mapping):

@@ -60,7 +60,8 @@ def read_transformers_config(directory: Path) -> dict[str, Any]:
 def weight_files(directory: Path) -> list[Path]:
     """Return the weight files of a Hugging Face directory, which may be shards.
 
-    Of several formats this is the one that transformers prefers. Raises ConversionError without weights.
+    If there are several formats, the format that transformers prefers is used. Raises ConversionError if
+    there are no weights.
     """
     for name in WEIGHTS:
         if (directory / name).is_file():
@@ -87,7 +88,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _check_weights(file: Path) -> None:
-    """Raise ConversionError for a truncated file, or a Git LFS pointer."""
+    """Raise ConversionError for a truncated weight file, or a Git LFS pointer."""
     try:
         with file.open("rb") as opened:
             start = opened.read(len(_LFS_POINTER))
@@ -112,9 +113,9 @@ def _check_weights(file: Path) -> None:
 
 
 def _safetensors_bytes(prefix: bytes, opened: Any) -> int:
-    """Return the size that a safetensors file has by its header.
+    """Return the size that a safetensors file should have according to its header.
 
-    This is the 8 bytes of the header's length, the header, and the end of the last tensor.
+    It is 8 bytes for the header's length, plus the header, plus the end of the last tensor.
     """
     (length,) = struct.unpack("<Q", prefix)
     if length > _HEADER_BYTES:
@@ -159,9 +160,9 @@ def has_twin(name: str) -> bool:
 
 
 def twin_name(name: str) -> str:
-    """Return PaddleNLP's class for a transformers class, as RobertaModel for XLMRobertaModel.
+    """Return the name of PaddleNLP's class for a transformers class, e.g. RobertaModel for XLMRobertaModel.
 
-    Raises ConversionError if PaddleNLP has none.
+    Raises ConversionError if PaddleNLP has no such class.
     """
     for family, twin in _FAMILIES.items():
         for head in _HEADS:

@@ -40,7 +40,7 @@ PADDLE, ONNX, TORCHSCRIPT = "PyTorch to Paddle", "PyTorch to ONNX", "PyTorch to 
 
 
 def describe_step(steps: Steps, source: str, input_spec: str, sample: Sequence[str] = ()) -> dict[str, Any]:
-    """Load a PyTorch model; return its hash, output names, notes, and whether PaddleNLP has its class."""
+    """Load a PyTorch model. Return its hash, output names and notes, and whether PaddleNLP has its class."""
     steps.step("Reading the PyTorch model")
     model = load_torch_model(source, input_spec, sample)
     return {
@@ -62,10 +62,10 @@ def paddle_step(
     program_format: str = FORMATS[0],
     sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Convert a PyTorch model to a Paddle model in `out`, by its weights in PaddleNLP's equal class.
+    """Convert a PyTorch model to a Paddle model in `out`: load its weights into PaddleNLP's equal class.
 
-    program_format: one of FORMATS. Returns comparison reports as dictionaries: PyTorch with Paddle's Layer,
-    then Layer with exported model, unless the first has failed.
+    program_format: one of FORMATS. Returns comparison reports as dictionaries: of the PyTorch model with the
+    Paddle Layer, and, unless that fails, of the Layer with the exported model.
     """
     steps.step("Mapping the weights into PaddleNLP's model")
     model = load_torch_model(source, input_spec, sample)
@@ -85,7 +85,7 @@ def paddle_step(
 
 
 def twin_layer(source: str, input_spec: str, sample: Sequence[str] = ()) -> Any:
-    """Build the Paddle Layer that `paddle_step` exports, in another process."""
+    """Build the Paddle Layer that `paddle_step` exports, for export in another process."""
     return _build_twin(load_torch_model(source, input_spec, sample))
 
 
@@ -108,7 +108,7 @@ def onnx_step(
     program_format: str = FORMATS[0],
     sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Convert a PyTorch model to model.onnx in `out`; return a list of the report as a dictionary."""
+    """Convert a PyTorch model to model.onnx in `out`. Returns a list with the report as a dictionary."""
     steps.step("PyTorch to ONNX")
     model = load_torch_model(source, input_spec, sample)
     names = [feed.name for feed in model.feeds]
@@ -148,7 +148,7 @@ def torchscript_step(
 ) -> list[dict[str, Any]]:
     """Convert a PyTorch model to model.pt in `out`, which describes its inputs and outputs.
 
-    A TorchScript file is copied. Returns a list of the report as a dictionary.
+    A TorchScript file is copied. Returns a list with the report as a dictionary.
     """
     steps.step("PyTorch to TorchScript")
     model = load_torch_model(source, input_spec, sample)
@@ -192,7 +192,7 @@ def _open_axes(shape: Sequence[int]) -> dict[int, str]:
 
 
 def _output_axes(model: TorchModel) -> dict[str, dict[int, str]]:
-    """Return, by output, names for the axes that change with the inputs' batch size or length."""
+    """Return names for each output's axes that change with the inputs' batch size or length, by output."""
     first_run = _shapes(model, model.examples)
     other_run, why = None, ""
     for inputs in model.other_examples:

@@ -22,8 +22,9 @@ def add_torch_variant(
 ) -> tuple[ParityReport, ...]:
     """Copy the PyTorch model file into the ONNX serving model that was converted from it.
 
-    Returns the reports that compare both. They are empty without PyTorch, and if the outputs differ: then the
-    reason is printed, and no copy is left. shown_path: the later name of folder `model`, for messages.
+    Returns the reports that compare the outputs of both. Empty without PyTorch, and if the outputs differ:
+    then the reason is printed, and the copy is removed. shown_path: the later name of folder `model`, for
+    messages.
     """
     if missing_packages(["torch"]):
         return ()

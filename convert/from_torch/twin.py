@@ -45,7 +45,7 @@ _CARRIED_BY_ERNIE = ("use_task_id", "task_type_vocab_size")
 
 
 def tanh_gelu(x: Any) -> Any:
-    """Compute GELU by its approximation with tanh."""
+    """Compute GELU by its tanh approximation."""
     return functional.gelu(x, approximate=True)
 
 
@@ -64,7 +64,8 @@ _ACTIVATIONS = {
 class Twin(paddle.nn.Layer):  # type: ignore[misc]
     """A PaddleNLP model with the inputs and the number of outputs of its PyTorch original.
 
-    It calls the heads itself: the branches around them in PaddleNLP's forward() can't be made static.
+    The class calls the model's heads directly, because the branches around them in PaddleNLP's forward()
+    can't be exported.
     """
 
     def __init__(self, model: Any, outputs: int) -> None:
@@ -168,7 +169,10 @@ def _create(name: str, config: Any) -> Any:
 
 
 def _carry_settings(twin: Any, config: Any) -> None:
-    """Set activation, epsilon and padding row of a PaddleNLP model, which its configs don't carry."""
+    """Set activation, epsilon and padding row of a PaddleNLP model.
+
+    Its configuration has no such settings.
+    """
     for layer in twin.sublayers():
         if isinstance(layer, paddle.nn.TransformerEncoderLayer):
             layer.activation = _ACTIVATIONS[config.hidden_act]

@@ -25,7 +25,7 @@ from pipeline.models.serving_model import SERVER_FOLDER, Padding, Variable, load
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to compare, loaded, with its inputs and outputs and a function to run it."""
+    """A loaded model to be compared, with its inputs and outputs and a function to run it."""
 
     source: Path
     feeds: tuple[Variable, ...]
@@ -65,7 +65,7 @@ def open_subject(source: Path) -> Subject:
 def open_program(folder: Path) -> Subject:
     """Load the exported model in a serving model's folder without graph optimisation, for a comparison.
 
-    The inputs have their aliases.
+    The inputs are named by their aliases.
     """
     return _create_subject(folder, folder, program_runner(read_model(folder)))
 
@@ -93,10 +93,10 @@ def _create_subject(source: Path, folder: Path, run: Runner) -> Subject:
 
 
 def create_candidate_runner(candidate: Subject, reference: Subject) -> Runner:
-    """Return a function that runs the candidate with the inputs and output order of the reference.
+    """Return a function that runs the candidate with the reference model's inputs and output order.
 
-    Inputs and outputs are paired by alias, else by graph name, else by their order. Raises ConversionError if
-    the two models can't be paired.
+    Inputs and outputs are paired by alias, or else by graph name, or else by their order. Raises
+    ConversionError if the two models can't be paired.
     """
     feeds = _pair_variables("input", reference, candidate, reference.feeds, candidate.feeds)
     fetches = _pair_variables("output", reference, candidate, reference.fetches, candidate.fetches)
@@ -112,7 +112,7 @@ def create_candidate_runner(candidate: Subject, reference: Subject) -> Runner:
 
 
 def common_target(reference: Subject, candidate: Subject) -> Target:
-    """Return the facts about inputs that both models accept, with the reference's aliases as names.
+    """Return the facts about the inputs of two compared models, with the reference's aliases as names.
 
     Where the models differ, the smaller maximum length and id limit apply.
     """
@@ -134,7 +134,7 @@ def common_target(reference: Subject, candidate: Subject) -> Target:
 
 
 def candidate_target(reference: Subject, candidate: Subject) -> Target:
-    """Return the facts about the candidate's inputs; sample files may use the reference's aliases."""
+    """Return the facts about the candidate's inputs. Sample files may use the reference's aliases, too."""
     feeds = tuple(
         replace(feed, name=feed.alias, alias=reference_feed.alias)
         for reference_feed, feed in _pair_variables(
@@ -186,9 +186,9 @@ DEMO = "demo"  # the source in the stamp of the demo
 
 
 def recorded_source(directory: Path) -> Path | None:
-    """Return the path of the model that a serving model was made of, as convert.json records it.
+    """Return the path of the model from which a serving model was made, as recorded in convert.json.
 
-    None if the source is no file, such as a Layer. Raises ConversionError if the file is missing.
+    None if the source is not a file, such as a Layer. Raises ConversionError if the file is missing.
     """
     stamp = read_record(directory)
     if "source" not in stamp or stamp["source"] == DEMO:
@@ -203,7 +203,7 @@ def recorded_source(directory: Path) -> Path | None:
 
 
 def get_source_name(directory: Path) -> str:
-    """Return the name of the source in convert.json, for messages."""
+    """Return the name of the source model in convert.json, for messages."""
     stamp = read_record(directory)
     return str(stamp.get("made_of") or stamp["source"])
 
@@ -226,7 +226,7 @@ PARITY, PADDING, BATCH, FILES = "check", "check padding", "check batch", "check 
 
 
 def check_serving(directory: Path, *, options: ConversionOptions | None = None) -> Conversion:
-    """Compare a serving model with the model that it was made of, and write the reports to its parity.json.
+    """Compare a serving model with its source model, and write the reports to its parity.json.
 
     A model of another precision keeps the bounds of its conversion, unless `options` have a tolerance. Its
     top-1 agreement counts only on a sample: random inputs have no class. After a failed check the service
@@ -280,8 +280,8 @@ def check_models(
     """Compare the outputs of two models, each a Paddle inference folder, a serving model or an ONNX model.
 
     `padding` ("input_ids=0,...") names inputs of a candidate without declared padding; `report` is a JSON
-    file to write. A sample of `options` has the names of the reference's inputs. A failed comparison is in
-    the result's reports and raises nothing.
+    file to write. A sample of `options` has the names of the reference's inputs. A failed comparison is not
+    raised, but reported in the result.
     """
     options = options or ConversionOptions()
     options.steps.step("Loading both models")
@@ -304,7 +304,10 @@ def _compare_subjects(
 
 
 def _files_report(folder: Path, options: ConversionOptions) -> tuple[tuple[ParityReport, ...], str]:
-    """Compare the files' hashes with serving.yml's; return the report, and a remark for the message."""
+    """Compare the files' hashes with those in serving.yml.
+
+    Return the report, and a remark for the message.
+    """
     replaced = replaced_files(load_serving_model(folder), SHA256)
     if replaced is None:
         return (), "it has no digests, so whether its files are those that were proved is not known"
@@ -345,7 +348,10 @@ def _rows_check(
 
 
 def _store_reports(path: Path, reports: Sequence[ParityReport]) -> None:
-    """Write the reports to a JSON file in place of an earlier check's; keep the reports of the conversion."""
+    """Write the reports to a JSON file.
+
+    Replace an earlier check's reports, and keep the conversion's reports.
+    """
     try:
         earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
         conversion_reports = [old for old in earlier if old["step"] not in (PARITY, PADDING, BATCH, FILES)]

@@ -25,7 +25,7 @@ BOUNDS = ("min", "opt", "max")
 def ranges_table(ranges: Mapping[str, TensorRange]) -> Table:
     """Return a terminal table of minimum, likeliest and maximum shape by tensor.
 
-    `-> 1 16` is the content of a shape tensor.
+    `-> 1 16` shows the value of a tensor that holds a shape.
     """
     table = Table(title=f"Shapes of {len(ranges)} tensors", title_justify="left")
     table.add_column("tensor", overflow="fold")
@@ -46,7 +46,7 @@ def shape_info_code(ranges: Mapping[str, TensorRange], feeds: Collection[str]) -
     """Return the code of a `set_dynamic_shape_info` hook that sets these TensorRT shape ranges.
 
     ranges: by tensor name. feeds: names of the model inputs. The code omits tensors that the hook can't
-    describe: empty ones, inner ones whose values are a shape, and those that have a position for a name.
+    describe: empty tensors, inner tensors that hold a shape, and tensors that are named by their position.
     """
     listed = {
         name: tensor_range
@@ -76,7 +76,7 @@ def convert_shapes(
 
     Random inputs of `options.lengths` x `batches` rows are run, or else the contents of the files
     `options.sample`. The likeliest shape has the median length and the most rows. The file has the inputs and
-    each inner tensor whose shape depends on the inputs. Inner tensors of a .json graph stand under their
+    each inner tensor whose shape depends on the inputs. Inner tensors of a .json graph are named by their
     position, because their names differ in each process. For an ONNX model the file has only the inputs, as
     TensorRT requires. Raises ConversionError for an unusable model.
     """
@@ -138,7 +138,7 @@ def _collect(
 
 
 def _run_batches(program: InferenceProgram, batches: Sequence[Feeds], options: ConversionOptions) -> None:
-    """Run the model on the batches, so that errors appear now and not when TensorRT builds its engines."""
+    """Run the model on the batches, so that errors appear now, and not when TensorRT builds its engines."""
     run = program_runner(program)
     for batch in batches:
         run(batch)

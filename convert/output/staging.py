@@ -42,9 +42,10 @@ def write_stamp(directory: Path, fingerprint: str, facts: Mapping[str, object]) 
 
 
 def restamp(directory: Path, *, current: bool) -> None:
-    """Update the file sizes in convert.json; without `current` also clear the hash.
+    """Update the file sizes in convert.json.
 
-    The next conversion then writes the folder again. A folder without convert.json is left alone.
+    Without `current` also clear the hash, so that the next conversion writes the folder again. A folder
+    without convert.json is not changed.
     """
     path = directory / STAMP_FILE
     if not path.is_file():
@@ -87,9 +88,9 @@ _ROOM_BYTES = 1 << 20
 
 
 def find_disk_error(folder: Path) -> OSError | None:
-    """Return the error of a full disk, found by writing 1 MB to `folder`; None if the disk is not full.
+    """Return the error of a full disk, detected by writing 1 MB to `folder`; None if the disk is not full.
 
-    Converters that write natively report a full disk as something else, or not at all.
+    Native converters report a full disk as another error, or not at all.
     """
     try:
         (folder / "room").write_bytes(bytes(_ROOM_BYTES))
@@ -114,11 +115,11 @@ _AT_FDCWD, _EXCHANGE = -100, 2  # of renameat2(2)
 
 @contextmanager
 def staged(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `out` when the block ends, and is deleted when the block raises.
+    """Context manager: yield a temporary folder that becomes `out` at the end.
 
-    A folder already at `out` is replaced only if it is empty or was written by `convert` (has convert.json),
-    and only at the end. Leftovers of a killed conversion to `out` are removed first. Raises ConversionError
-    if `out` can't be written.
+    It is deleted if the block raises. A folder already at `out` is replaced only if it is empty or was
+    written by `convert` (has convert.json), and only at the end. Leftovers of a killed conversion to `out`
+    are removed first. Raises ConversionError if `out` can't be written.
     """
     check_replaceable(out)
     try:

@@ -90,10 +90,10 @@ def unsupported(program: Path) -> list[str]:
 
 
 def restore_tanh_gelu(model: Any, program: Path) -> None:
-    """Rewrite GELU nodes of an ONNX ModelProto in place to the tanh formula where the Paddle graph has it.
+    """Rewrite GELU nodes of an ONNX ModelProto, in place, to the tanh formula if the Paddle graph has it.
 
-    paddle2onnx numbers them in order; x * (1 + erf(x / sqrt 2)) / 2 becomes x * (1 + tanh(c x + d x^3)) / 2.
-    Raises ValueError for a graph that paddle2onnx has not written.
+    paddle2onnx numbers the nodes in the order of the Paddle graph. x * (1 + erf(x / sqrt 2)) / 2 becomes x *
+    (1 + tanh(c x + d x^3)) / 2. Raises ValueError for a graph that paddle2onnx has not written.
     """
     forms = [approximate for name, approximate in iterate_operators(program) if name == "gelu"]
     made_by = {output: node for node in model.graph.node for output in node.output}
@@ -150,7 +150,7 @@ def _replace_division(graph: Any, division: Any, number: int) -> None:
 def _pir_operators(part: Any) -> Iterator[tuple[str, bool]]:
     """Yield name and `approximate` of the operators in a part of a .json program.
 
-    The dialect's number is left out: "1.matmul" is matmul.
+    The number of the dialect is removed: "1.matmul" becomes matmul.
     """
     if isinstance(part, list):
         for item in part:
@@ -179,7 +179,7 @@ def export_step(
 ) -> int:
     """Convert a Paddle model to the ONNX file `out` with outputs named `fetches`; return the file's opset.
 
-    paddle2onnx raises the opset if an operator needs a later one.
+    paddle2onnx raises the opset if an operator needs a later opset.
     """
     steps.step("Paddle to ONNX")
     import onnx
@@ -213,9 +213,9 @@ def unsupported_step(steps: Steps, program: str) -> dict[str, Any]:
 
 
 def _fold_constants(raw: Path, out: Path) -> None:
-    """Write `raw` to `out` with constants folded by ONNX Runtime.
+    """Fold the constants of the ONNX file `raw` with ONNX Runtime, and write the result to `out`.
 
-    Its basic level writes only standard operators.
+    The basic optimization level is used, which writes only standard operators.
     """
     import onnxruntime
 

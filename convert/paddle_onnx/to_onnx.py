@@ -106,7 +106,7 @@ def readable_program(source: Path) -> InferenceProgram:
 def export_onnx(program: InferenceProgram, file: Path, opset: int, options: ConversionOptions) -> None:
     """Convert a Paddle model to the ONNX file `file` in a separate process with the converters' packages.
 
-    Raises ConversionError, which names the operators that have no ONNX form.
+    Raises ConversionError, which names the operators that can't be converted.
     """
     try:
         written = run_isolated(
@@ -161,7 +161,7 @@ def add_onnx_variant(model: Path, shown_path: Path, options: ConversionOptions) 
     """Write an ONNX copy of the serving model in folder `model` beside its Paddle files.
 
     Returns the comparison reports. shown_path: the folder's later name, for messages. If the conversion fails
-    or the outputs differ, the reason is printed, no copy is left, and the result is empty.
+    or the outputs differ, the reason is printed, the copy is removed, and the result is empty.
     """
     if not can_make_onnx():
         options.steps.say(

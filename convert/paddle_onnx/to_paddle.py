@@ -33,7 +33,7 @@ def convert_onnx(
     The outputs are compared with ONNX Runtime. Inputs keep their names; the outputs' names are stored in
     model_notes.json. If x2paddle fails, or the outputs differ, `out` becomes a folder with the unchanged ONNX
     model, and the message says why. Without `fallback` these cases raise ConversionError or ParityError.
-    Raises ConversionError for a source that is no ONNX model or that ONNX Runtime can't run.
+    Raises ConversionError for a source that is not an ONNX model, or that ONNX Runtime can't run.
     """
     options = options or ConversionOptions()
     steps = options.steps

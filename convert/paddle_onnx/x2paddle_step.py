@@ -39,9 +39,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9_ ]*")
 
 
 def prepare(model: Any) -> Any:
-    """Return an ONNX ModelProto rewritten for x2paddle: opset 15, inputs feed_0, feed_1, equal arithmetic.
+    """Rewrite an ONNX ModelProto for x2paddle, with equal arithmetic: opset 15, inputs feed_0, feed_1.
 
-    Raises ConversionError with the operator or opset that stands in the way.
+    Raises ConversionError that names an unsupported operator or opset.
     """
     import onnx
 
@@ -107,7 +107,7 @@ class _Graph:
     def chain(self, node: Any, *steps: tuple[Any, ...]) -> None:
         """Replace a node by a chain of nodes, each given as (operator, input, ..., {attributes}).
 
-        An input of None is the output of the node before.
+        An input of None stands for the output of the previous node.
         """
         from onnx import helper
 
@@ -124,7 +124,7 @@ class _Graph:
 def _layer_normalization(graph: _Graph, node: Any) -> None:
     """Rewrite a LayerNormalization node as (x - mean) / sqrt(variance + epsilon) * scale + bias.
 
-    The mean is over the axes from `axis` on.
+    The mean is taken over `axis` and all later axes.
     """
     import numpy as np
 
@@ -187,7 +187,10 @@ def _reduction(graph: _Graph, node: Any) -> None:
 
 
 def _constant_of_shape(graph: _Graph, node: Any) -> None:
-    """Rewrite a ConstantOfShape node by Expand if Gather takes it as indices, to keep their integer type."""
+    """Rewrite a ConstantOfShape node with Expand if Gather uses its output as indices.
+
+    The rewritten node keeps the integer type.
+    """
     import numpy as np
     from onnx import numpy_helper
 
@@ -200,7 +203,10 @@ def _constant_of_shape(graph: _Graph, node: Any) -> None:
 
 
 def _cumulative_sum(graph: _Graph, node: Any) -> None:
-    """Add a cast to the input's type after CumSum: Paddle returns int64 for int32 and can't multiply both."""
+    """Add a cast to the input's type after CumSum.
+
+    Paddle returns int64 for int32 inputs, and can't multiply int64 with int32.
+    """
     kind = graph.types.get(node.input[0])
     if kind is not None and kind != 7 and kind != 1:  # int64, float
         graph.chain(node, ("CumSum", *node.input, _attributes(node)), ("Cast", None, {"to": kind}))
@@ -234,7 +240,10 @@ def _opset(model: Any) -> int:
 
 
 def _refuse_foreign(model: Any) -> None:
-    """Raise ConversionError for operators of other domains, inner graphs, and strings unsafe in code."""
+    """Raise ConversionError for operators of other domains, nested graphs, and strings unsafe in code.
+
+    x2paddle writes the strings of a model into Python code.
+    """
     for node in model.graph.node:
         if node.domain not in ("", "ai.onnx"):
             raise ConversionError(f"{node.op_type} of {node.domain} is no operator of the standard")
@@ -247,9 +256,9 @@ def _refuse_foreign(model: Any) -> None:
 
 
 def _write_as_known(node: Any, opset: int) -> None:
-    """Remove a node's attributes that opset 15 lacks.
+    """Remove a node's attributes that opset 15 does not have.
 
-    Raises ConversionError for an operator that opset 15 lacks or defines otherwise.
+    Raises ConversionError for an operator that is missing or different in opset 15.
     """
     from onnx import defs
 
@@ -269,7 +278,7 @@ def _write_as_known(node: Any, opset: int) -> None:
 
 
 def _part_shared_weights(model: Any) -> None:
-    """Copy weights that several layers share.
+    """Copy weights that several layers share, so that each layer has its own.
 
     PyTorch's exporter stores equal weights once, with Identity nodes.
     """
@@ -333,9 +342,10 @@ _PREFIX = "x2paddle_"
 
 
 def export_step(steps: Steps, model: str, out: str) -> list[str]:
-    """Convert a .onnx file to a Paddle model in the folder `out`; return the inputs that it doesn't use.
+    """Convert a .onnx file to a Paddle model in the folder `out`, and return the names of unused inputs.
 
-    Raises ConversionError with the unsupported operator or opset; its message ends the caller's sentence.
+    Raises ConversionError with the unsupported operator or opset; its message completes the caller's
+    sentence.
     """
     import onnx
 

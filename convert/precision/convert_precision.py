@@ -49,7 +49,7 @@ _RUNS = 30
 
 @dataclass(frozen=True)
 class Form:
-    """The model in one precision, with its size on disk and its inference time, for the table of figures."""
+    """A model in one precision, with its size on disk and inference time, for the printed comparison."""
 
     name: str
     size: int  # bytes on disk
@@ -95,7 +95,7 @@ _REPLACED_KEYS = {"labels", "padding", "parity", DIGESTS, SETTINGS}  # of servin
 
 @dataclass(frozen=True)
 class Original:
-    """The fp32 model to convert: its description, its files, and a function to run it."""
+    """The fp32 model to be converted: its description, its files, and a function to run it."""
 
     source: Path
     model: ServingModel
@@ -107,7 +107,7 @@ class Original:
 
 @dataclass(frozen=True)
 class Reduced:
-    """The files of the model in its new precision, before the comparison with the fp32 model."""
+    """The files of the model in its new precision, before they are compared with the fp32 model."""
 
     program: Path
     params: Path | None = None
@@ -125,10 +125,10 @@ def prove_and_write(
     batches: Sequence[Feeds],
     options: ConversionOptions,
 ) -> tuple[tuple[ParityReport, ...], tuple[object, ...]]:
-    """Compare the reduced model with the fp32 model, then write it to `out` as a serving model.
+    """Compare the reduced-precision model with the fp32 model, then write it to `out` as a serving model.
 
-    batches: the inputs of the comparison. bounds: the allowed differences. Returns the comparison reports and
-    a table of sizes and times. Raises FailedParity if the outputs differ more than `bounds` allows.
+    batches: inputs for the comparison. bounds: the allowed differences. Returns the comparison reports and a
+    table of sizes and times. Raises FailedParity if the outputs differ more than `bounds` allows.
     """
     model = original.model
     names = [fetch.alias for fetch in model.fetches]
@@ -170,7 +170,7 @@ def _prove_rows(
     """Compare each row run alone with the row run in a batch, because int8 scales may depend on the batch.
 
     If the fp32 model declares padding, the batch is padded. Returns the padding for the new model and the
-    report; None and no report for a model whose rows are not independent. Raises FailedParity.
+    report, or None and no report if the model's rows are not independent. Raises FailedParity.
     """
     model = original.model
     names = [fetch.alias for fetch in model.fetches]
@@ -242,11 +242,11 @@ def convert_precision(
 ) -> Conversion:
     """Write the fp32 model `source`, a serving model or an exported one, to `out` in the precision `to`.
 
-    The outputs are compared with `source` on the sample of `options`, else on random inputs. They may be off
-    by `tolerance`, a share of their largest value. On a sample the share `top1` of the rows must keep the
-    top-1 class. Both have a default for each precision. `calibration` are files of inputs for
-    int8-calibrated. Raises ConversionError for an unsupported precision, with an alternative, and ParityError
-    for larger differences.
+    The outputs are compared with `source` on the sample of `options`, else on random inputs. They may differ
+    by `tolerance`, relative to their largest value. On a sample, the share `top1` of the rows must keep the
+    top-1 class. Both have defaults for each precision. `calibration` are files of inputs for int8-calibrated.
+    Raises ConversionError for an unsupported precision, with an alternative, and ParityError for larger
+    differences.
     """
     options = options or ConversionOptions()
     check_replaceable(out)
@@ -288,7 +288,7 @@ def convert_precision(
 
 
 def _describe_settings(settings: Mapping[str, Any]) -> str:
-    """Return the end of the final message, about the settings in serving.yml; empty without settings."""
+    """Return the last part of the final message, about settings in serving.yml; empty without settings."""
     if not settings:
         return ""
     entries = ", ".join(f"{key}: {str(value).lower()}" for key, value in settings.items())
@@ -308,9 +308,10 @@ def _check_calibration(to: str, calibration: Sequence[Path], generated: bool) ->
 
 
 def _bounds(to: str, tolerance: float | None, top1: float | None, *, demands_classes: bool) -> Bounds:
-    """Return the allowed differences: the arguments, else the defaults of the precision `to`.
+    """Return the allowed differences: the arguments, or else the defaults of the precision `to`.
 
-    Without `demands_classes` the top-1 agreement counts only on request, since random inputs have no class.
+    Without `demands_classes`, the top-1 agreement is only required if `top1` is given, because random inputs
+    have no class.
     """
     usual = BOUNDS.get(to, Bounds())  # the engines report an unknown precision
     bounds = Bounds(

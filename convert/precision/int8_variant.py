@@ -42,7 +42,7 @@ def add_int8_variant(model: Path, shown_path: Path, options: ConversionOptions) 
     """Write an int8 copy of the serving model in folder `model` beside its fp32 files.
 
     Returns the comparison reports. shown_path: the folder's later name, for messages. If the conversion
-    fails, or the outputs are off by more than int8 allows, the reason is printed, no copy is left, and the
+    fails, or the outputs differ by more than int8 allows, the reason is printed, the copy is removed, and the
     result is empty.
     """
     place = model / SERVER_FOLDER / FOLDER / NAME
@@ -87,7 +87,7 @@ def _write_variant(directory: Path, place: Path, options: ConversionOptions) -> 
 def _read_stored_rows(sample: Path) -> list[Feeds]:
     """Read the input rows of sample.npz in batches of 8, at most 512 rows.
 
-    Raises ConversionError without the file.
+    Raises ConversionError if there is no such file.
     """
     if not sample.is_file():
         raise ConversionError("the sample has no rows that could be run by themselves")

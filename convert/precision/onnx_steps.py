@@ -21,7 +21,7 @@ _QUANTISED = ("DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger")
 
 
 def fp16_step(steps: Steps, model: str, out: str) -> None:
-    """Write an ONNX model with fp16 weights and arithmetic to `out`; inputs and outputs keep their dtypes."""
+    """Write an ONNX model with fp16 weights and arithmetic to `out`. Inputs and outputs keep their dtypes."""
     steps.step("To fp16")
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
@@ -30,9 +30,10 @@ def fp16_step(steps: Steps, model: str, out: str) -> None:
 
 
 def int8_dynamic_step(steps: Steps, model: str, out: str) -> None:
-    """Write an ONNX model with int8 weights to `out`; activations are quantised at run time.
+    """Write an ONNX model with int8 weights to `out`. Activations are quantised at run time.
 
-    Weights have a scale per channel, activations per tensor. Raises ConversionError if nothing could be int8.
+    Weights have a scale per channel, activations per tensor. Raises ConversionError if no operator can be
+    converted to int8.
     """
     prepared = _prepare(steps, model, out)
     steps.step("To int8")
@@ -54,7 +55,7 @@ def int8_calibrated_step(steps: Steps, model: str, out: str, calibration: str, f
 
     The folder `calibration` has .npz files with an array for each of `feeds`. The model has QuantizeLinear
     and DequantizeLinear, which ONNX Runtime fuses with `ir_optim` and TensorRT reads as well. Activations are
-    uint8: x86 has no fast product of int8 with int8.
+    uint8: x86 CPUs have no fast multiplication of int8 with int8.
     """
     prepared = _prepare(steps, model, out)
     files = sorted(Path(calibration).iterdir())
@@ -84,7 +85,7 @@ def int8_calibrated_step(steps: Steps, model: str, out: str, calibration: str, f
 
 
 def _prepare(steps: Steps, model: str, out: str) -> Path:
-    """Infer shapes and fold batch normalisations, as quantisation requires; return the new model's path."""
+    """Infer shapes and fold batch normalisations, as quantisation requires. Return the new model's path."""
     steps.step("Preparing")
     from onnxruntime.quantization.shape_inference import quant_pre_process
 

@@ -24,7 +24,7 @@ _ON_ONNX = (FP16, DYNAMIC, CALIBRATED)
 
 
 def engine_for(to: str, engine: str, program: InferenceProgram) -> str:
-    """Return the engine that runs the precision `to`: `engine` if it is not empty, else the default.
+    """Return the engine that runs the precision `to`: `engine`, or by default the engine for that precision.
 
     Raises ConversionError, which names an alternative, if the engine can't run the model in this precision.
     """

@@ -48,7 +48,7 @@ def import_paddle() -> ModuleType:
 
 
 def _restore_signals(paddle: ModuleType) -> None:
-    """Restore the handler of SIGTERM, which Paddle's import replaces by a stack dump."""
+    """Restore the handler of SIGTERM, which importing Paddle replaces with a stack dump."""
     if threading.current_thread() is not threading.main_thread():
         return
     handler = signal.getsignal(signal.SIGTERM)

@@ -26,11 +26,11 @@ _MOVES = ("_to_copy", "clone", "view", "_unsafe_view", "reshape", "unsqueeze", "
 class FileModel(torch.nn.Module):  # type: ignore[misc]
     """Wraps a loaded model file to take and return tensors by position, as exporters require.
 
-    The file is loaded as the PyTorch engine loads it: the CPU takes the place of a GPU that its graph names.
+    The file is loaded as the PyTorch engine loads it: if its graph names a GPU, the CPU is used instead.
     """
 
     def __init__(self, file: Path, feeds: Sequence[Variable], outputs: Sequence[str]) -> None:
-        """outputs: names of the outputs; empty for all that the file returns."""
+        """outputs: names of the outputs; if empty, all outputs that the file returns."""
         super().__init__()
         model = ServingModel(file.parent, file, None, tuple(feeds), ())
         device = TorchDevice(LocalServiceConf(), 0)
@@ -78,10 +78,10 @@ _METHODS = {
 
 
 def trace(model: FileModel, inputs: Sequence[Any]) -> Any:
-    """Return the model as one traced module, which exporters take.
+    """Return the model as one traced module, as exporters require.
 
-    The graph of a program of torch.export is rewritten first: the tracer follows no checks and no symbolic
-    sizes. Its outputs stay.
+    The graph of a torch.export program is rewritten first, without changing its outputs: the tracer does not
+    support checks and symbolic sizes.
     """
     if isinstance(model.model, torch.fx.GraphModule):
         graph = model.model.graph
@@ -98,14 +98,17 @@ def trace(model: FileModel, inputs: Sequence[Any]) -> Any:
 
 
 def trace_module(module: Any, inputs: Sequence[Any]) -> Any:
-    """Trace a module on inputs by position, without the tracer's check: parity runs more shapes."""
+    """Trace a module on inputs by position, without the tracer's own check.
+
+    The later comparison of outputs runs more shapes.
+    """
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         return torch.jit.trace(module, tuple(inputs), strict=False, check_trace=False)
 
 
 def find_id_limits(model: FileModel, inputs: Sequence[Any]) -> dict[str, int]:
-    """Run the model once; return, by input name, the number of rows of the embedding that looks it up."""
+    """Run the model once, and return the number of rows in the embedding table of each input of ids."""
     names = dict(zip(map(_address, inputs), model.names, strict=True))
     with _EmbeddingLimits(names, inputs) as mode, torch.no_grad():
         model(*inputs)
@@ -114,7 +117,7 @@ def find_id_limits(model: FileModel, inputs: Sequence[Any]) -> dict[str, int]:
 
 
 class _EmbeddingLimits(TorchDispatchMode):  # type: ignore[misc]
-    """Records the rows of each embedding that looks up an input of the model."""
+    """Records the number of rows of each embedding table that looks up an input of the model."""
 
     def __init__(self, names: Mapping[int, str], inputs: Sequence[Any]) -> None:
         super().__init__()
@@ -141,7 +144,7 @@ def _address(tensor: Any) -> int:
 def describe_outputs(
     names: Sequence[str], outputs: Sequence[Any], axes: Mapping[str, Mapping[int, str]]
 ) -> list[Variable]:
-    """Return the description of output tensors; axes: the open axes of each output, by its name."""
+    """Return the description of output tensors. axes: the dynamic axes of each output, by its name."""
     described = []
     for name, output in zip(names, outputs, strict=True):
         dims = tuple(-1 if axis in axes[name] else size for axis, size in enumerate(output.shape))
@@ -150,7 +153,7 @@ def describe_outputs(
 
 
 def run_once(model: FileModel, feeds: Sequence[Variable], inputs: Sequence[Any]) -> dict[str, Any]:
-    """Run the model on inputs by position; return its outputs by name. Raises ConversionError."""
+    """Run the model on inputs by position, and return its outputs by name. Raises ConversionError."""
     try:
         with torch.no_grad():
             return model.named(*inputs)
@@ -188,7 +191,10 @@ def torch_runner(loaded: Any, feeds: Sequence[ProgramTensor]) -> Callable[[Mappi
 
 
 def example_inputs(feeds: Sequence[ProgramTensor], batch: int, length: int) -> tuple[Any, ...]:
-    """Return input tensors by position: zeros for integers, valid in any embedding, and ones for floats."""
+    """Return input tensors by position.
+
+    Integers are zeros, which are valid ids in any embedding. Floats are ones.
+    """
     tensors = []
     for feed in feeds:
         shape, dtype = sized(feed.shape, batch, length), getattr(torch, feed.dtype)

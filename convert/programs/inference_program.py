@@ -177,7 +177,10 @@ def unoptimised_predictor(program: Path, params: Path | None) -> Any:
 
 
 def fetch_names(program: Path, params: Path | None) -> tuple[str, ...]:
-    """Return the names by which Paddle Inference returns a model's outputs, in order. Loads the model."""
+    """Return the names, in order, under which Paddle Inference returns a model's outputs.
+
+    The model is loaded.
+    """
     return tuple(unoptimised_predictor(program, params).get_output_names())
 
 
@@ -201,7 +204,7 @@ def _read_pir(program: Path, params: Path | None, names: tuple[str, ...]) -> Inf
 def _embedding_rows(value: Any, depth: int) -> int:
     """Return the rows of the smallest embedding table that looks up `value`; 0 if no embedding does.
 
-    depth: the number of casts and reshapes that may lie between `value` and the embedding.
+    depth: maximum number of casts and reshapes between `value` and the embedding.
     """
     rows = []
     for op in value.all_used_ops():
@@ -256,10 +259,7 @@ def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...
 
 
 def serving_folder(source: Path) -> Path | None:
-    """Return the folder with a serving model's prototxt; None if there is none.
-
-    This is `source`, or serving_server/ in it.
-    """
+    """Return the folder with a serving model's prototxt: `source`, or serving_server/ in it; else None."""
     for folder in (source, source / SERVER_FOLDER):
         if (folder / SERVER_CONF).is_file():
             return folder

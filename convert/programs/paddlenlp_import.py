@@ -14,7 +14,8 @@ from pipeline.errors import ConversionError
 def import_models() -> ModuleType:
     """Import and return `paddlenlp.transformers`, PaddleNLP's model classes.
 
-    `import paddlenlp` would first import its trainer, data sets and Taskflow, with pandas and PyArrow.
+    This avoids `import paddlenlp`, which would also import its trainer, data sets and Taskflow, with pandas
+    and PyArrow.
     """
     if "paddlenlp" not in sys.modules:
         spec = importlib.util.find_spec("paddlenlp")

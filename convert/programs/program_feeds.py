@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 @dataclass(frozen=True)
 class ProgramTensor:
-    """The name, dtype and shape of an input or output of an exported model; an axis of -1 varies.
+    """The name, dtype and shape of an input or output of an exported model; a dynamic axis is -1.
 
     The inputs and outputs of a serving model are `Variable` objects, which have an alias and more fields.
     """
@@ -41,7 +41,7 @@ class ProgramTensor:
 def parse_input_spec(text: str) -> tuple[ProgramTensor, ...]:
     """Parse the value of --input-spec, `name:dtype[dim,dim];...`, into one tensor description for each input.
 
-    Raises ConversionError that quotes the part at fault.
+    Raises ConversionError that quotes the invalid part.
     """
     parts = [part.strip() for part in text.split(";") if part.strip()]
     if not parts:
@@ -93,8 +93,8 @@ def sample_batches(
 ) -> list[Feeds]:
     """Generate random input batches for a model, one for each pair of a length and a batch size of 1, 2 or 5.
 
-    id_limits: by input name, the number of token ids. Axes that vary get the length. Every call returns the
-    same batches.
+    id_limits: number of token ids, by input name. Dynamic axes get the length. Every call returns the same
+    batches.
     """
     rng = np.random.default_rng(0)
     return [sample_feeds(feeds, id_limits, rng, size, n) for n in lengths for size in BATCH_SIZES]
@@ -105,7 +105,7 @@ def sample_rows(
 ) -> list[Feeds]:
     """Generate random input batches of one row: each length twice, in order and in reverse.
 
-    id_limits: by input name, the number of token ids. Every call returns the same batches.
+    id_limits: number of token ids, by input name. Every call returns the same batches.
     """
     rng = np.random.default_rng(1)
     return [sample_feeds(feeds, id_limits, rng, 1, n) for n in (*lengths, *reversed(lengths))]
@@ -120,8 +120,8 @@ def sample_feeds(
 ) -> Feeds:
     """Generate one random input batch, an array for each input by name.
 
-    A first axis that varies gets `batch`, other axes that vary get `length`. Integer inputs are token ids
-    below their limit in `id_limits`; inputs without a limit are masks of ones, then zeros.
+    A dynamic first axis gets `batch`, other dynamic axes get `length`. Integer inputs are token ids below
+    their limit in `id_limits`. Integer inputs without a limit are masks: ones, then zeros.
     """
     arrays = {}
     for feed in feeds:

@@ -52,8 +52,8 @@ def layer_runner(layer: Any, arguments: Arguments) -> Runner:
 def program_runner(program: InferenceProgram) -> Runner:
     """Return a function that runs an exported model on the CPU, without graph optimisation.
 
-    The function takes arrays by input name and returns the outputs in order. The rows of a LoD input are run
-    as one sequence. Raises ConversionError if the model can't be loaded or can't run the arrays.
+    The function takes arrays by input name and returns the outputs in order. The rows of a LoD (ragged) input
+    are run as one sequence. Raises ConversionError if the model can't be loaded or can't run the arrays.
     """
     if program.format == "onnx":
         return _onnx_runner(program)
@@ -113,9 +113,9 @@ def _torch_runner(program: InferenceProgram) -> Runner:
 
 
 def probe_id_limits(program: InferenceProgram) -> dict[str, int]:
-    """Return, by input name, the rows of the embedding that looks it up in a PyTorch program.
+    """Return the number of rows in each input's embedding table in a PyTorch program, by input name.
 
-    Empty for a program that does not run example inputs.
+    Empty if the program does not run on example inputs.
     """
     from convert.programs.file_model import example_inputs, find_id_limits
 
@@ -134,7 +134,7 @@ def _load_file(program: InferenceProgram) -> FileModel:
 
 
 def serving_runner(directory: Path, *, onednn: bool | None = None) -> ModelRunner:
-    """Load the serving model in a folder into its engine, as a service does; return a function that runs it.
+    """Load the serving model in a folder into its engine, as a service does. Return a function that runs it.
 
     onednn: the value of `use_mkldnn` in config.yml; None for its default.
     """
@@ -142,7 +142,7 @@ def serving_runner(directory: Path, *, onednn: bool | None = None) -> ModelRunne
 
 
 class ModelRunner:
-    """Runs a serving model by its engine: arrays by input name in, outputs in the model's order out.
+    """Runs a serving model with its engine: takes arrays by input name, and returns the outputs in order.
 
     The engine has the default settings of config.yml and the settings of the model's serving.yml.
     """

@@ -43,9 +43,9 @@ _BUILT_BY_CODE = "or name module:factory, a function that builds the model"
 
 
 def find_torch_file(source: str) -> Path | None:
-    """Return the model file that `source` names: a .pt, .pth or .pt2 file, or a folder with a single one.
+    """Return the model file that `source` names: a .pt, .pth or .pt2 file, or a folder with one such file.
 
-    None for other sources, also for a Hugging Face directory.
+    None for other sources, including a Hugging Face directory.
     """
     path = Path(source)
     if path.is_file():
@@ -59,7 +59,7 @@ def find_torch_file(source: str) -> Path | None:
 def read_format(file: Path) -> str:
     """Return the format of a model file, TORCHSCRIPT or EXPORTED.
 
-    Raises ConversionError for other files, with what they hold.
+    Raises ConversionError for other files, and says what they contain.
     """
     try:
         return detect_format(file)
@@ -68,10 +68,11 @@ def read_format(file: Path) -> str:
 
 
 def read_file_signature(file: Path, input_spec: str = "") -> Signature:
-    """Return the inputs and outputs of a model file; empty for those that are not described.
+    """Return the inputs and outputs of a model file; empty if they are not described.
 
-    They are in the file itself, in a prototxt beside it or in a Triton repository's config.pbtxt. The value
-    of --input-spec goes before those of a TorchScript file, and describes no outputs. Raises ConversionError.
+    They are described in the file itself, in a prototxt beside it, or in the config.pbtxt of a Triton
+    repository. The value of --input-spec overrides the inputs of a TorchScript file, and describes no
+    outputs. Raises ConversionError.
     """
     try:
         if read_format(file) == EXPORTED and input_spec:
@@ -98,7 +99,7 @@ def copy_with_signature(
 ) -> None:
     """Copy a TorchScript file and add the description of its inputs and outputs to the copy.
 
-    A file that describes itself is copied as it is.
+    A file that has a description is copied unchanged.
     """
     shutil.copyfile(file, target)
     if find_signature(target) is not None:

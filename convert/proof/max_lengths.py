@@ -16,9 +16,9 @@ LONGEST_TRIED = 2048
 def max_lengths(run: Runner, target: Target, row: Feeds) -> dict[str, tuple[int, int]]:
     """Return, by input name, the axis of an input's length and the maximum length that the model runs.
 
-    The lengths are found by trial. `row` is a batch of one that the model runs. It is repeated along the only
-    dynamic axis besides the batch, up to LONGEST_TRIED. Inputs of equal length, such as ids and their mask,
-    grow together. Inputs without a limit have no entry.
+    The lengths are found by trial. `row` is a batch of one row that the model can run. It is repeated along
+    the only dynamic axis besides the batch, up to LONGEST_TRIED. Inputs of equal length, such as ids and
+    their mask, are lengthened together. Inputs without a limit are left out of the result.
     """
     axes = {feed.name: axis for feed in target.feeds if (axis := _length_axis(feed)) is not None}
     if not target.by_row:
@@ -35,15 +35,15 @@ def max_lengths(run: Runner, target: Target, row: Feeds) -> dict[str, tuple[int,
 
 
 def _length_axis(feed: Variable) -> int | None:
-    """Return an input's only dynamic axis besides the batch; None for an image, which has two."""
+    """Return an input's only dynamic axis besides the batch; None for images, which have two such axes."""
     axes = [axis for axis, dim in enumerate(feed.shape) if axis and dim < 0]
     return axes[0] if len(axes) == 1 else None
 
 
 def _greatest(run: Runner, row: Feeds, axes: Mapping[str, int]) -> int | None:
-    """Return the maximum length that the model runs; None if there is none or errors have another cause.
+    """Return the maximum length that the model runs.
 
-    axes: by input name, the axis to lengthen.
+    None if there is no maximum, or if errors have another cause. axes: the axis to lengthen, by input name.
     """
     lengths = {row[name].shape[axis] for name, axis in axes.items()}
     runs = max(lengths)

@@ -32,7 +32,7 @@ def prove_declared(
 ) -> tuple[ParityReport, Padding]:
     """Compare padded with unpadded outputs on `rows`, then on random rows of all lengths.
 
-    names: the outputs. padding: by input name, the axis and value to pad with. rows: as in `padding_parity`.
+    names: the outputs. padding: axis and padding value, by input name. rows: as in `padding_parity`.
     checks_ids: whether the engine rejects token ids beyond the embedding. Returns the report on `rows`, and
     the padding that may be declared if the report has passed.
     """
@@ -66,11 +66,10 @@ def padding_parity(
     tolerance: float = TOLERANCE,
     step: str = "padding",
 ) -> tuple[ParityReport, dict[str, int]]:
-    """Compare the outputs of rows run alone with the same rows in one batch, and each padded by itself.
+    """Compare the outputs of rows run alone with the outputs of rows in one batch, and of each row padded.
 
-    `rows` are batches of one, of different lengths. Returns the report, and the axis along which an output
-    must be cut back, for each output that grows with its row. Raises ConversionError when that axis is
-    ambiguous.
+    `rows` are batches of one row, of different lengths. Returns the report, and the axis along which each
+    output must be cut back if it grows with its row. Raises ConversionError if that axis is ambiguous.
     """
     alone = [runner(row) for row in rows]
     cuts = {}
@@ -102,8 +101,8 @@ def pad_rows(
 ) -> Feeds:
     """Pad each row along the axes in `padding`, and join the rows to one batch.
 
-    lengths: by input name, the length to pad to; by default the longest row's. Raises ConversionError if rows
-    of an input outside `padding` differ in shape.
+    lengths: length to pad to, by input name; by default the length of the longest row. Raises ConversionError
+    if rows of an unpadded input differ in shape.
     """
     lengths = lengths or _longest(rows, padding)
     joined = {}
@@ -132,7 +131,7 @@ def answers_by_row(runner: Runner, rows: Sequence[Feeds]) -> bool:
 def _cut_back(
     names: Sequence[str], outputs: Sequence[Array], expected: Sequence[Array], cuts: Mapping[str, int]
 ) -> list[Array]:
-    """Cut the outputs of a padded row to the length that the outputs of the row alone have."""
+    """Cut the outputs of a padded row back to the length of the outputs of the row alone."""
     return [
         cut_output(output, cuts[name], reference.shape[cuts[name]])
         if name in cuts and output.ndim == reference.ndim
@@ -161,7 +160,7 @@ def _growing_axis(name: str, outputs: Sequence[Array]) -> int | None:
 def parse_padding(text: str, feeds: Sequence[ProgramTensor]) -> dict[str, FeedPadding]:
     """Parse the value of --padding, "input=value,...", into axis and pad value by input name.
 
-    The axis is the input's only dynamic one besides the batch. Raises ConversionError for another text.
+    The axis is the input's only dynamic axis besides the batch. Raises ConversionError for an invalid text.
     """
     pads = {}
     shapes = {feed.name: feed.shape for feed in feeds}

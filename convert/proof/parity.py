@@ -26,7 +26,7 @@ MIN_SCALE = 1.0
 
 @dataclass(frozen=True)
 class OutputParity:
-    """The differences of one output from the reference model's output, over all batches."""
+    """Differences between one output of a model and the reference model's output, over all batches."""
 
     name: str
     max_abs_diff: float
@@ -39,7 +39,7 @@ class OutputParity:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The allowed differences of outputs, as a share of the largest |value| of the reference output."""
+    """Allowed differences of outputs, relative to the largest absolute value of the reference output."""
 
     tolerance: float = TOLERANCE
     least_scale: float = MIN_SCALE  # smaller scales count as this: an absolute tolerance for small outputs
@@ -48,7 +48,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class ParityReport:
-    """The result of comparing two models: figures for each output, and the bounds that judge them."""
+    """Result of comparing two models: figures for each output, and the bounds by which they are judged."""
 
     step: str
     tolerance: float
@@ -72,7 +72,7 @@ class ParityReport:
 
     @property
     def failure(self) -> str:
-        """The reason of a failed comparison, with the first output that is off; empty for a passed report."""
+        """The reason of a failed comparison, with the first output out of bounds; empty if it has passed."""
         if self.passed:
             return ""
         why = self.note
@@ -118,13 +118,16 @@ class ParityReport:
         )
 
     def require(self) -> None:
-        """Raise FailedParity, a ParityError that names the output that is off, if the report has failed."""
+        """Raise FailedParity, a ParityError that names the output out of bounds, if the report has failed."""
         if not self.passed:
             raise FailedParity(f"{self.failure}; nothing was written.", self)
 
 
 class FailedParity(ParityError):
-    """Raised when outputs differ more than the bounds allow, which stops a conversion; has the report."""
+    """Raised when outputs differ more than the bounds allow.
+
+    It carries the report, and stops a conversion.
+    """
 
     def __init__(self, message: str, report: ParityReport) -> None:
         super().__init__(message)
@@ -132,7 +135,7 @@ class FailedParity(ParityError):
 
 
 def judge_by(report: ParityReport, bounds: Bounds) -> ParityReport:
-    """Return a copy of the report with other bounds, which decide whether it has passed."""
+    """Return a copy of the report with other bounds, which determine whether it has passed."""
     return replace(report, **asdict(bounds))
 
 
@@ -142,7 +145,7 @@ def write_reports(path: Path, reports: Iterable[ParityReport]) -> None:
 
 
 def parse_report(fields: Mapping[str, Any]) -> ParityReport:
-    """Build a report from the dictionary that `asdict` and JSON made of one."""
+    """Build a report from the dictionary that `asdict` and JSON made of a report."""
     outputs = tuple(OutputParity(**output) for output in fields["outputs"])
     batches = tuple(tuple(shape) for shape in fields["batches"])
     values = {**fields, "outputs": outputs, "batches": batches}
@@ -152,7 +155,7 @@ def parse_report(fields: Mapping[str, Any]) -> ParityReport:
 def parse_bounds(fields: Mapping[str, Any]) -> Bounds:
     """Build bounds from the dictionary in convert.json.
 
-    Older files have no `least_scale`, which then is 0.
+    Older files have no `least_scale`, which is then 0.
     """
     return Bounds(fields["tolerance"], fields.get("least_scale", 0.0), fields["top1_needed"])
 
@@ -189,7 +192,7 @@ def compare(
     """Run two models on every batch and return a report of their output differences.
 
     step: the report's name. names: the outputs, in order. reference, candidate: functions that run a model.
-    Outputs of different number or shape fail the report, which then has a note and no figures.
+    If the outputs differ in number or shape, the report has failed, and has a note instead of figures.
     """
     expected: list[list[Array]] = [[] for _ in names]
     actual: list[list[Array]] = [[] for _ in names]
@@ -210,7 +213,7 @@ def compare(
 
 
 def _describe_mismatch(names: Sequence[str], reference: Sequence[Array], candidate: Sequence[Array]) -> str:
-    """Return a sentence about outputs that differ in number or shape; empty if none do."""
+    """Return a sentence about outputs that differ in number or shape; empty if number and shapes agree."""
     if len(reference) != len(names) or len(candidate) != len(names):
         return f"{len(reference)} and {len(candidate)} outputs, expected {len(names)}"
     for name, expected, actual in zip(names, reference, candidate, strict=True):
@@ -244,10 +247,10 @@ def _output_parity(name: str, expected: Sequence[Array], actual: Sequence[Array]
 
 
 def _scale(values: Array) -> float:
-    """Return the largest finite |value|.
+    """Return the largest finite absolute value of an array, without fill values of masked positions.
 
-    Fill values of masked positions (-1e4, -1e9, the lowest float) are no measure of the scale. A large value
-    that occurs again and again counts as a fill value and is ignored.
+    Such fill values (-1e4, -1e9, the lowest float) say nothing about the scale. A large value that occurs
+    many times counts as a fill value.
     """
     sizes = np.abs(values[np.isfinite(values)])
     if sizes.max(initial=0.0) >= _FILL:
@@ -257,7 +260,7 @@ def _scale(values: Array) -> float:
 
 
 def _top1_agreement(expected: Sequence[Array], actual: Sequence[Array]) -> float | None:
-    """Return the share of rows whose largest entries have equal indices; None for outputs without classes."""
+    """Return the share of rows with the same index of the largest entry; None for outputs without classes."""
     if any(a.ndim < 2 or a.shape[-1] < 2 or a.dtype.kind != "f" for a in expected):
         return None
     same = [(e.argmax(-1) == a.argmax(-1)).ravel() for e, a in zip(expected, actual, strict=True)]

@@ -20,7 +20,7 @@ _CUTS = 4  # lengths that one row is cut to
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs on which two models are compared: random ones, or the rows and batches of sample files."""
+    """The inputs on which two models are compared: random inputs, or the rows and batches of sample files."""
 
     lengths: tuple[int, ...] = LENGTHS  # of random inputs, on the axes that vary
     sample: tuple[Path, ...] = ()
@@ -28,8 +28,9 @@ class Inputs:
     def batches(self, target: Target, sizes: Sequence[int] = BATCH_SIZES) -> list[Feeds]:
         """Return input batches for a model, with arrays by input name.
 
-        Random batches have each length and batch size. If all batches of the files have one size, batches of
-        other `sizes` are added. Raises ConversionError for files that can't be read or don't fit the model.
+        There is a random batch for each length and batch size. If all batches of the files have the same
+        size, batches of other `sizes` are added. Raises ConversionError for files that can't be read or don't
+        fit the model.
         """
         if not self.sample:
             return sample_batches(target.specs, target.id_limits, self._lengths(target))
@@ -45,7 +46,7 @@ class Inputs:
     def rows(self, target: Target, padding: Mapping[str, FeedPadding]) -> list[Feeds]:
         """Return input batches of one row: of different lengths if there is `padding`, else of equal shapes.
 
-        If all rows of the files have one length, shortened copies are added.
+        If all rows of the files have the same length, shortened copies are added.
         """
         if not self.sample:
             valid_lengths = self._lengths(target)
@@ -60,7 +61,7 @@ class Inputs:
         return rows[:: max(1, len(rows) // _ROWS)][:_ROWS]
 
     def all_rows(self, target: Target) -> list[Feeds]:
-        """Return all rows of the sample files as batches of one.
+        """Return all rows of the sample files as batches of one row.
 
         Empty without files, and for a model whose inputs can't be split into rows.
         """
@@ -89,7 +90,7 @@ def _joined(rows: Sequence[Feeds], target: Target) -> list[Feeds]:
     """Return the rows in batches, as a service forms them.
 
     A batch holds rows of any length if the model's inputs may be padded, and rows of equal shapes otherwise.
-    target: the model, which may also take no batches. Every row is in one batch.
+    target: the model; if it takes no batches, the rows stay single. Every row is in exactly one batch.
     """
     if not target.by_row:
         return list(rows)
@@ -109,7 +110,7 @@ def _cut_apart(batch: Feeds) -> list[Feeds]:
 
 
 def _of_several_lengths(rows: list[Feeds], padding: Mapping[str, FeedPadding]) -> list[Feeds]:
-    """Return the rows; if all have one length, also a shortened copy of each."""
+    """Return the rows. If all rows have the same length, a shortened copy of each is added."""
     if len({_length(row, padding) for row in rows}) > 1:
         return rows
     cut = []

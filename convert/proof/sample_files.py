@@ -23,10 +23,10 @@ _PARTS = {"input_ids": "ids", "token_type_ids": "type_ids", "attention_mask": "a
 
 
 def text_rows(path: Path, target: Target) -> list[Feeds]:
-    """Tokenize each line of a UTF-8 file to a batch of one, with arrays by the model's input names.
+    """Tokenize each line of a UTF-8 file to a batch of one row, with arrays by the model's input names.
 
     The tokenizer is in the model's folder. Raises ConversionError for a file without text, a model without a
-    tokenizer, or a model with inputs that can't be made of texts.
+    tokenizer, or a model with inputs that can't be made from texts.
     """
     foreign = [
         feed.alias for feed in target.feeds if not _find_encoding_attribute(feed) or len(feed.shape) != 2
@@ -44,7 +44,7 @@ def text_rows(path: Path, target: Target) -> list[Feeds]:
 
 
 def _find_encoding_attribute(feed: Variable) -> str:
-    """Return the attribute of a tokenizer's encoding that this input takes, such as "ids"; empty for none."""
+    """Return the attribute of a tokenizer's encoding for this input, such as "ids"; empty if none fits."""
     return _PARTS.get(feed.alias) or _PARTS.get(feed.name, "")
 
 
@@ -198,7 +198,7 @@ def _read_csv(path: Path, target: Target) -> list[Feeds]:
 def _named_columns(path: Path, header: Sequence[str], target: Target) -> dict[str, list[int]] | None:
     """Return the CSV columns of each input, found by headers like x, or x.0, x.1, ...
 
-    None if the header names no input; ConversionError if it names only some.
+    None if the header names no input. Raises ConversionError if it names only some inputs.
     """
     columns = {
         feed.name: [at for at, cell in enumerate(header) if _names_feed(cell, feed)] for feed in target.feeds
@@ -222,7 +222,7 @@ def _names_feed(cell: str, feed: Variable) -> bool:
 
 
 def _ordered_columns(where: str, count: int, target: Target) -> dict[str, list[int]]:
-    """Assign CSV columns to the inputs in order, as many as a row of each input has numbers.
+    """Assign CSV columns to the inputs in order, one column for each number in a row of an input.
 
     The remaining columns go to the only input with a dynamic axis. Raises ConversionError if the number of
     columns doesn't fit.
@@ -286,8 +286,8 @@ def _is_number(cell: str) -> bool:
 def _read_image(path: Path, target: Target) -> list[Feeds]:
     """Decode an image file to a batch for the model's only input, in its size and channel order.
 
-    The image becomes RGB, or grey for one channel. Float inputs get values from 0 to 1, integer inputs from 0
-    to 255. The app's own preprocessing is unknown here.
+    The image is converted to RGB, or to grey for one channel. Float inputs get values from 0 to 1, integer
+    inputs from 0 to 255. The preprocessing of the user's service is not known here.
     """
     feed = _only_feed(path, "an image", target)
     channel_axis = next((axis for axis in (1, 3) if feed.shape[axis : axis + 1] in ((1,), (3,))), 0)
@@ -308,7 +308,7 @@ def _read_image(path: Path, target: Target) -> list[Feeds]:
 
 
 def _pixels(path: Path, channels: int, height: int, width: int) -> Array:
-    """Decode an image to uint8 [height, width, channels]; a height or width of -1 keeps the image's own."""
+    """Decode an image to uint8 [height, width, channels]. A height or width of -1 keeps the image's size."""
     try:
         from PIL import Image
     except ModuleNotFoundError as exc:
@@ -324,7 +324,7 @@ def _pixels(path: Path, channels: int, height: int, width: int) -> Array:
 
 
 def _fitted(arrays: Mapping[str, Array], where: object, target: Target) -> Feeds:
-    """Return an array for each input, cast to its dtype; arrays of other names are dropped.
+    """Return an array for each input, cast to its dtype. Arrays of other names are dropped.
 
     where: the file or line, for messages. Raises ConversionError if an array is missing or doesn't fit.
     """
@@ -347,7 +347,7 @@ def _fitted(arrays: Mapping[str, Array], where: object, target: Target) -> Feeds
 
 
 def _holds(feed: Variable, array: Array) -> bool:
-    """Return whether an array has the rank and shape of an input and values that its dtype can hold."""
+    """Return whether an array fits an input: its rank and shape, and values that its dtype can hold."""
     dtype = feed.numpy_dtype
     # The sides of an image are the engine's to judge.
     bound = 2 if len(feed.shape) >= _IMAGE_RANK else None

@@ -15,7 +15,7 @@ from pipeline.models.signature import read_signature
 
 @dataclass(frozen=True)
 class Target:
-    """A model's inputs, id limits and tokenizer folder, from which random or sample inputs are made."""
+    """Facts about a model's inputs, with id limits and tokenizer folder, by which test inputs are made."""
 
     source: object  # name of the model in messages
     feeds: tuple[Variable, ...]  # inputs have their names; a file may also use the aliases
@@ -37,7 +37,7 @@ class Target:
 def create_target(program: InferenceProgram) -> Target:
     """Return the input facts of an exported model, from which `Inputs` makes random or sample inputs.
 
-    The inputs have the aliases of a serving model's prototxt beside the model, if there is one.
+    If there is a serving model's prototxt beside the model, the inputs have the aliases declared there.
     """
     conf = program.program.parent / SERVER_CONF
     aliases = {}
@@ -58,7 +58,7 @@ def create_specs_target(
 ) -> Target:
     """Return the input facts of a model that has not been exported yet, such as a Layer, for `Inputs`.
 
-    source: the model's name in messages. folder: its tokenizer's folder.
+    source: the model's name in messages. folder: the folder of the model's tokenizer.
     """
     return Target(source, tuple(Variable(v.name, v.name, v.dtype, v.shape) for v in specs), id_limits, folder)
 
@@ -69,6 +69,6 @@ def create_model_target(model: ServingModel, program: InferenceProgram) -> Targe
 
 
 def named_padding(model: ServingModel) -> dict[str, FeedPadding]:
-    """Return a serving model's declared padding, axis and value, by input names instead of aliases."""
+    """Return a serving model's declared padding (axis and value), keyed by input names instead of aliases."""
     declared = model.padding.feeds if model.padding else {}
     return {feed.name: declared[feed.alias] for feed in model.feeds if feed.alias in declared}

@@ -28,9 +28,9 @@ TORCH_REMARK = (
 def conversion_python(needs: Sequence[str]) -> str:
     """Return the path of a Python interpreter that has the packages `needs`, by their import names.
 
-    The first of: PADDLEWHEEL_CONVERT_PYTHON; this interpreter, if it has all packages; the interpreter of
-    `make convert-env`. Only this interpreter's packages are checked. Raises ConversionError when there is
-    none.
+    The candidates in order: PADDLEWHEEL_CONVERT_PYTHON; this interpreter, if it has all packages; the
+    interpreter of `make convert-env`. Only this interpreter's packages are checked. Raises ConversionError if
+    there is no candidate.
     """
     named = os.environ.get(CONVERT_PYTHON)
     if named:
@@ -55,14 +55,14 @@ def conversion_python(needs: Sequence[str]) -> str:
 
 
 def missing_packages(needs: Sequence[str]) -> list[str]:
-    """Return the packages, by import name, that this interpreter lacks; imports none."""
+    """Return the import names of packages that this interpreter lacks. No package is imported."""
     return [name for name in needs if not _is_package(name)]
 
 
 def _is_package(name: str) -> bool:
-    """Return whether a package is installed; a plain folder of that name has no origin.
+    """Return whether a package is installed. A plain folder with the package's name does not count.
 
-    compat's `paddlenlp` has only PaddleNLP's tokenizers, which convert nothing.
+    Neither does compat's `paddlenlp`, which has only PaddleNLP's tokenizers and can't convert models.
     """
     spec = importlib.util.find_spec(name)
     return spec is not None and spec.origin is not None and SHIMS not in Path(spec.origin).parts
@@ -79,7 +79,7 @@ def require_packages(needs: Sequence[str]) -> None:
 
 
 def _command(missing: Sequence[str]) -> str:
-    """Return the shell command that installs these packages: make in a checkout, else paddlewheel."""
+    """Return the shell command that installs these packages: `make` in a checkout, else `paddlewheel`."""
     torch = "torch" in missing
     if IS_CHECKOUT:
         return "make convert-env TORCH_INDEX=pip" if torch else "make convert-env"
@@ -107,8 +107,8 @@ class OlderPaddle:
 def pdmodel_paddle() -> OlderPaddle:
     """Find the older Paddle that writes .pdmodel files.
 
-    The first of PADDLEWHEEL_PDMODEL_PADDLE and the folder of `make pdmodel-env`. Raises ConversionError when
-    there is none.
+    It is in the folder that PADDLEWHEEL_PDMODEL_PADDLE names; without that variable, in the folder of `make
+    pdmodel-env`. Raises ConversionError if there is none.
     """
     named = os.environ.get(PDMODEL_PADDLE)
     folder = Path(named).absolute() if named else PDMODEL_FOLDER

@@ -32,7 +32,7 @@ class ReportedSteps(Steps):
         self.send_event({"say": text})
 
     def hear(self, text: str) -> None:
-        """Do nothing: libraries write to the log of this process."""
+        """Do nothing: the output of libraries is in the log of this process."""
 
     def send_event(self, event: dict[str, Any]) -> None:
         line = json.dumps(event)
@@ -41,9 +41,9 @@ class ReportedSteps(Steps):
 
 
 def main() -> NoReturn:
-    """Run the function that the JSON request on stdin names, send its result or error, and exit.
+    """Run the function named in the JSON request on stdin, send its result or error, and exit.
 
-    argv: the file descriptor for events, the parent's pid.
+    argv: the file descriptor for events, and the parent's process id.
     """
     events, parent = (int(argument) for argument in sys.argv[1:])
     die_with(parent)

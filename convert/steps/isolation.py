@@ -28,11 +28,11 @@ _CRASH_REPORT = re.compile(r"^(Fatal Python error|-{20}|C\+\+ Traceback|FatalErr
 
 
 class StepLog(Exception):
-    """The `__cause__` of a failed step's error: the process's log and traceback, shown with --debug."""
+    """Cause (`__cause__`) of a failed step's error: the step's log and traceback, shown with --debug."""
 
 
 class ConverterCrashed(ConversionError):
-    """Raised when the process of a conversion step dies of a signal."""
+    """Raised when the process of a conversion step is killed by a signal."""
 
 
 class StepProcess:
@@ -71,7 +71,7 @@ class StepProcess:
         raise ConversionError(f"{self._converter} failed ({error}).") from cause
 
     def add_log(self, data: bytes) -> None:
-        """Append process output to the log, of which the end is kept, and pass it to the progress display."""
+        """Append process output to the log, of which only the end is kept, and show it as progress."""
         self._log += data
         del self._log[:-_LOG_BYTES]
         self._steps.hear(_ESCAPES.sub("", data.decode("utf-8", "replace")))
@@ -113,7 +113,7 @@ class StepProcess:
         return _ESCAPES.sub("", self._log.decode("utf-8", "replace"))
 
     def _last_words(self) -> str:
-        """Return the last log line that names an operator, else an error, as "; the last it said: ..."."""
+        """Return the last log line that names an operator, or else an error, as "; the last it said: ..."."""
         output = _CRASH_REPORT.split(self._decode_log(), maxsplit=1)[0]
         lines = [line.strip() for line in output.splitlines() if line.strip()]
         naming, telling = (list(filter(pattern.search, lines)) for pattern in (_NAMING, _TELLING))
@@ -137,12 +137,12 @@ def run_isolated(
 ) -> Any:
     """Call `function` ("module:name") as `name(steps, **arguments)` in the conversion environment.
 
-    A new process with the converters' packages calls it. Arguments and result are JSON values; tensors and
-    models go through files. `converter` names the step in messages. `needs` are the import names of the
-    packages that the function imports. `variables` are added to the process's environment variables. An error
-    message quotes the end of the process's output. Raises ConversionError when the function fails, crashes
-    natively, ends without a result or takes longer than `timeout_s`. Raises ParityError if the function does,
-    and OSError when the disk is full.
+    The function is called in a new process with the converters' packages. Arguments and result are JSON
+    values; tensors and models go through files. `converter` names the step in messages. `needs` are the
+    import names of the packages that the function imports. `variables` are added to the process's environment
+    variables. An error message quotes the end of the process's output. Raises ConversionError when the
+    function fails, crashes natively, ends without a result or takes longer than `timeout_s`. Raises
+    ParityError if the function raises it, and OSError when the disk is full.
     """
     python = conversion_python(needs)
     request = {"function": function, "arguments": dict(arguments), "needs": list(needs)}
@@ -173,5 +173,8 @@ def run_isolated(
 
 
 def _environment() -> dict[str, str]:
-    """Return environment variables for the process: ours, and settings that keep paddle2onnx off pip."""
+    """Return this process's environment variables, plus settings that keep paddle2onnx off pip's index.
+
+    paddle2onnx may call pip by itself.
+    """
     return {**os.environ, "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "PIP_NO_INDEX": "1"}

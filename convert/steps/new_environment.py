@@ -44,7 +44,10 @@ class EnvironmentOptions:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Create the environment that the arguments name. Exit codes: 0 created, 2 it can't be created."""
+    """Create the environment that the arguments name.
+
+    Exit codes: 0 if it was created, 2 if it can't be created.
+    """
     parser = OneLineParser(
         prog="paddlewheel convert-env",
         description="Make the environment with the converters, 2.3 GB, in a folder.",
@@ -73,7 +76,7 @@ def make_environment(folder: Path, torch_index: str | None = None) -> Path:
     """Create or complete a virtual environment with the converters in `folder`; return its interpreter.
 
     torch_index: the package index from which PyTorch is added; None adds no PyTorch. Raises ConversionError
-    where the folder holds something else, and where a package can't be installed.
+    if the folder has other files, or if a package can't be installed.
     """
     python, pip = _create(folder)
     _run_program([*pip, "--requirement", str(LOCKS / "convert.txt")])
@@ -115,7 +118,7 @@ def _is_for_numpy_1(package: str) -> bool:
 def _create(folder: Path) -> tuple[Path, list[str]]:
     """Create a virtual environment; return its interpreter, and the pip command that installs packages.
 
-    Raises ConversionError where the folder holds something else.
+    Raises ConversionError if the folder has other files.
     """
     folder = folder.expanduser().absolute()
     if folder.exists() and not (folder / "pyvenv.cfg").is_file() and not _is_empty_folder(folder):

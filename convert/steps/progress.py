@@ -6,19 +6,19 @@ from typing import Protocol
 
 
 class Steps(Protocol):
-    """The interface to which a conversion reports its progress; the command shows it as progress bars."""
+    """Interface to which a conversion reports its progress. The command line shows it as progress bars."""
 
     def step(self, name: str, total: int = 1) -> None:
-        """Begin a step with `total` parts of work; this ends the step before."""
+        """Begin a step with `total` parts of work. This ends the previous step."""
 
     def advance(self) -> None:
         """Report that one part of the step is done."""
 
     def say(self, text: str) -> None:
-        """Show a message of one line to the user."""
+        """Show a one-line message to the user."""
 
     def hear(self, text: str) -> None:
-        """Receive output that a library has written in the process of a step."""
+        """Receive the output that a library has written in the process of a step."""
 
 
 class SilentSteps:

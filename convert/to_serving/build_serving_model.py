@@ -54,8 +54,9 @@ def build_serving_model(
     """Compare a serving model's outputs with the exported model's, then write it to `directory`.
 
     aliases: names of the outputs in requests. batches: inputs of the comparison. rows, pads: batches of one
-    row, compared alone and padded to a common length. facts: further keys of serving.yml. Returns and stores
-    the reports, after the `earlier` reports. Raises ParityError when outputs differ.
+    row, compared alone and padded to a common length. facts: further keys of serving.yml. earlier: reports of
+    previous steps. Returns and stores the earlier and the new reports. Raises ParityError when outputs
+    differ.
     """
     feeds = [_variable(feed, feed.name, is_lod=feed.name in program.ragged) for feed in program.feeds]
     fetches: Sequence[Variable] = [
@@ -102,7 +103,7 @@ def _prove(
 ) -> tuple[list[ParityReport], Padding | None, Sequence[Variable], dict[str, Any]]:
     """Return the reports, the proven padding, the outputs with real shapes, and the maximum input lengths.
 
-    Raises ParityError when an output is off, or a row has another answer in a padded batch than alone.
+    Raises ParityError if an output differs, or a row has a different answer in a padded batch.
     """
     aliases = [fetch.alias for fetch in fetches]
     with tempfile.TemporaryDirectory() as trial:
@@ -139,7 +140,10 @@ def _try_onednn(
     batches: Sequence[Feeds],
     options: ConversionOptions,
 ) -> None:
-    """Print a warning if oneDNN gives other outputs; this fails nothing, for oneDNN is off by default."""
+    """Print a warning if oneDNN gives different outputs.
+
+    The conversion does not fail, because oneDNN is off by default.
+    """
     try:
         onednn = serving_runner(folder, onednn=True)
         failure = compare("oneDNN", aliases, reference, onednn, batches, options.tolerance).failure
@@ -155,10 +159,10 @@ def _longest_axis(feeds: Feeds) -> int:
 
 
 def _max_lengths(program: InferenceProgram, batch: Feeds, options: ConversionOptions) -> dict[str, Any]:
-    """Find the greatest length that the model accepts for each input; return the entries for serving.yml.
+    """Find the maximum length that the model accepts for each input; return the entries for serving.yml.
 
-    The model runs without graph optimisation: optimised operators may not check their inputs. Empty for a
-    model whose outputs are not row by row.
+    The model runs without graph optimisation, because optimised operators may not check their inputs. Empty
+    for a model whose inputs can't be split into rows.
     """
     target = create_target(program)
     if not target.by_row:
@@ -187,8 +191,8 @@ MAX_BYTES = 256 << 20  # 256 images of 3 x 224 x 224 floats are 154 MB
 def store_sample(model: Path, rows: Sequence[Feeds], padding: Mapping[str, FeedPadding]) -> None:
     """Write input rows to sample.npz of the serving model in folder `model`, as one padded batch.
 
-    Each row is a batch of one, by alias. If rows can't be joined, only rows of the commonest shape are
-    stored. An existing file stays.
+    Each row is a batch of one row, by alias. If rows can't be joined, only rows of the most common shape are
+    stored. An existing file is kept.
     """
     file = model / SERVER_FOLDER / SAMPLE_FILE
     if not rows or file.exists():
@@ -210,7 +214,8 @@ _TEXT_KEY = "text"  # the services of `paddlewheel new` have this key; `auto` us
 def store_texts(model: Path, texts: Sequence[str]) -> None:
     """Write texts as request bodies to sample.jsonl of the serving model in folder `model`.
 
-    Of many texts, some are chosen evenly. No texts, or an existing file: nothing is written.
+    Of many texts, an evenly spaced selection is written. Nothing is written if there are no texts or the file
+    exists.
     """
     file = model / SERVER_FOLDER / BODIES_FILE
     if not texts or file.exists():

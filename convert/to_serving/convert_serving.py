@@ -51,7 +51,7 @@ def free_batch(
     """Write a copy of an ONNX model whose batch dimension is dynamic to `folder`; return it with a report.
 
     The report compares rows run together with rows run alone. Raises ConversionError with the reason if the
-    model does not allow it.
+    model does not allow a dynamic batch.
     """
     rows = fixed_rows(program)
     options.steps.step("A batch of any size")
@@ -101,8 +101,8 @@ def _try_rebatch(
 def fixed_rows(program: InferenceProgram) -> int:
     """Return the fixed batch size of an ONNX model's inputs.
 
-    Raises ConversionError for a model of another engine, a dynamic batch dimension, or inputs of different
-    first lengths.
+    Raises ConversionError for a model of another engine, a dynamic batch dimension, or inputs whose first
+    dimensions differ.
     """
     if program.format != "onnx":
         raise ConversionError(
@@ -122,7 +122,7 @@ def fixed_rows(program: InferenceProgram) -> int:
 
 
 def _row_by_row(program: InferenceProgram, rows: int) -> Runner:
-    """Return a function that runs the original model on each row alone, repeated to fill its fixed batch."""
+    """Return a function that runs the original model on single rows, repeated to fill its fixed batch."""
     run = program_runner(program)
 
     def alone(feeds: Mapping[str, Array]) -> list[Array]:
@@ -137,7 +137,7 @@ def _row_by_row(program: InferenceProgram, rows: int) -> Runner:
 
 
 def _sized_batches(program: InferenceProgram, options: ConversionOptions) -> list[Feeds]:
-    """Return input batches of 1, 2 and 5 rows, made of the sample or of random inputs."""
+    """Return input batches of 1, 2 and 5 rows, made from the sample or from random inputs."""
     batches = options.proof_inputs.batches(create_target(program))
     pool = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     count = len(next(iter(pool.values())))
@@ -157,7 +157,7 @@ def _refusal(program: InferenceProgram, why: str) -> str:
 def check_count(labels: Sequence[str], program: InferenceProgram, batch: Feeds) -> None:
     """Raise ConversionError if the number of labels fits no output of the model.
 
-    batch: inputs that are run to find the output shapes if the file lacks them.
+    batch: inputs to run the model on if the file does not declare its output shapes.
     """
     classes = count_classes(program)
     if labels and -1 in classes:
@@ -168,7 +168,7 @@ def check_count(labels: Sequence[str], program: InferenceProgram, batch: Feeds) 
 
 
 def count_classes(program: InferenceProgram) -> list[int]:
-    """Return the number of classes of each output with scores; -1 where the model file does not tell."""
+    """Return the number of classes of each output with scores; -1 if the model file does not declare it."""
     return class_counts(_feed_shapes(program), [fetch.shape for fetch in program.fetches])
 
 
@@ -217,11 +217,10 @@ def convert_serving(
     `source` is the folder of a Paddle, ONNX or PyTorch model, or a .onnx, .pt or .pt2 file. `fetch_alias`
     renames the outputs, in their order. `padding` ("input_ids=0,attention_mask=0") declares inputs that may
     be padded with a value, which is proven first. `labels` (names of the classes) and `files` (a vocabulary)
-    go to serving_server/.
-    `notes`, whose files are beside the model, supply the task and missing arguments. `rebatch` first makes a
-    fixed batch dimension dynamic. The reports of `earlier` steps are stored before its own, and the rows of a
-    sample beside the model. Raises ConversionError for an unusable source and for labels that fit no output,
-    ParityError when outputs differ.
+    go to serving_server/. `notes`, whose files are beside the model, supply the task and missing arguments.
+    `rebatch` first makes a fixed batch dimension dynamic. The reports of `earlier` steps are stored before
+    the new reports. The rows of a sample are stored beside the model. Raises ConversionError for an unusable
+    source and for labels that fit no output, ParityError when outputs differ.
     """
     options = options or ConversionOptions()
     check_replaceable(out)
@@ -298,9 +297,9 @@ class _ModelDescription:
     sentences: Mapping[str, Any] = field(default_factory=dict)
 
     def with_notes(self, notes: ModelNotes | None, source: Path) -> _ModelDescription:
-        """Return a copy, completed from model_notes.json. source: the converted model's path.
+        """Return a copy that is completed from model_notes.json. source: the converted model's path.
 
-        The notes set the task. They fill in labels, padding and outputs that the arguments have not set.
+        The notes set the task. They also set labels, padding and outputs if the arguments do not.
         """
         if notes is None:
             return self
@@ -352,7 +351,7 @@ def _entailment(labels: Sequence[str]) -> str:
 
 
 def _mismatch(labels: Sequence[str], program: InferenceProgram, aliases: Sequence[str]) -> str:
-    """Return a remark if the number of labels fits no output of the model; empty if one fits."""
+    """Return a remark if the number of labels fits no output of the model; empty if it fits one."""
     if not check_label_count(labels, count_classes(program)):
         return ""
     shapes = (f"{alias} is {list(f.shape)}" for alias, f in zip(aliases, program.fetches, strict=True))
@@ -360,7 +359,7 @@ def _mismatch(labels: Sequence[str], program: InferenceProgram, aliases: Sequenc
 
 
 def fetch_aliases(program: InferenceProgram, requested: Sequence[str]) -> tuple[str, ...]:
-    """Return a request name for each output: the `requested` names, else the names in the model file.
+    """Return a request name for each output: the `requested` names, or else the names in the model file.
 
     Raises ConversionError if their number is wrong or a name is repeated.
     """
@@ -377,7 +376,10 @@ def fetch_aliases(program: InferenceProgram, requested: Sequence[str]) -> tuple[
 
 
 def _engine_version(program: InferenceProgram) -> dict[str, str]:
-    """Return the engine's name and version for the fingerprint: a new version needs a new comparison."""
+    """Return the engine's name and version for the fingerprint.
+
+    With a new version, the model must be compared again.
+    """
     if program.format == "onnx":
         return {"onnxruntime": onnx_runtime_version()}
     if program.format in TORCH_FORMATS:

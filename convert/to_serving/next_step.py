@@ -31,7 +31,7 @@ def next_step(out: Path) -> str:
 def _input_option(model: ServingModel) -> str:
     """Return the option --input text or --input image for the model; empty if neither fits.
 
-    A model of columns needs no option: its serving.yml describes them.
+    A model of tabular data needs no option, because its serving.yml describes the columns.
     """
     if INPUTS_KEY in model.additions:
         return ""
@@ -45,7 +45,7 @@ def _input_option(model: ServingModel) -> str:
 def _has_tokenizer(folder: Path) -> bool:
     """Return whether the folder has a tokenizer that a service loads without user code.
 
-    That is tokenizer.json or BERT's vocab.txt.
+    Such tokenizers are tokenizer.json and BERT's vocab.txt.
     """
     words = folder / "vocab.txt"
     return (folder / "tokenizer.json").is_file() or (

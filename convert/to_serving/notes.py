@@ -53,9 +53,9 @@ def write_notes(directory: Path, notes: ModelNotes) -> None:
 
 
 def carry_notes(source: Path, folder: Path, outputs: Sequence[str]) -> None:
-    """Copy model_notes.json and the files it names from one model folder to another.
+    """Copy model_notes.json and the files named there from one model folder to another.
 
-    outputs: names of the model's outputs, stored if the notes have none. Without notes in `source`, notes
+    outputs: names of the model's outputs, stored if the notes have none. If `source` has no notes, new notes
     with these names are written.
     """
     notes = read_notes(source) if (source / NOTES_FILE).is_file() else ModelNotes(task="")

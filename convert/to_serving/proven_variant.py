@@ -25,10 +25,11 @@ def record_variant(
     engine: str,
     checks_ids: bool,
 ) -> tuple[ParityReport, ...]:
-    """Compare the form in folder `place` with the model's own program, and write reports and record.
+    """Compare the variant in folder `place` with the model's own program, and write reports and variant.json.
 
-    place: its name is that of the variant. titles: of the program's form and of the other, for the reports.
-    engine: runs the form. checks_ids: as in `prove_declared`. Raises ParityError when the outputs differ.
+    place: a folder with the variant's name. titles: names of the program and of the variant, for the reports.
+    engine: the engine that runs the variant. checks_ids: as in `prove_declared`. Raises ParityError if the
+    outputs differ.
     """
     source_title, title = titles
     options.steps.step(f"Parity of {source_title} and {title}")

@@ -25,8 +25,8 @@ def rebatch_step(steps: Steps, file: str, out: str, rows: int, fold: bool) -> di
     """Write a copy of the ONNX model `file` to `out` whose batch dimension is dynamic instead of `rows`.
 
     fold: constants are folded first, so that computed shapes become stored shapes. Weights in separate files
-    stay there. Returns how many nodes and constants were changed. The caller must prove that the graph still
-    gives equal answers.
+    are not copied. Returns how many nodes and constants were changed. The caller must check that the outputs
+    are still equal.
     """
     model = onnx.load(file, load_external_data=False)
     _free_ports(model.graph, rows)
@@ -53,7 +53,7 @@ def _feeds(graph: Any) -> list[Any]:
 
 
 def _folded(file: str, out: str) -> Any:
-    """Fold constants of an ONNX file by ONNX Runtime, with standard operators only; return the new model."""
+    """Fold constants of an ONNX file with ONNX Runtime, to standard operators only; return the new model."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = out
@@ -82,7 +82,7 @@ class _FixedGraph:
                     self._stored[node.output[0]] = attribute.t
 
     def free(self) -> int:
-        """Rewrite the constants for any batch size; return the number of changes."""
+        """Rewrite the constants so that any batch size works. Return the number of changes."""
         nodes = list(self._graph.node)
         changed = sum(self._begin_by_itself(node) + self._free_shape(node) for node in nodes)
         if self._rows > 1:
@@ -90,7 +90,10 @@ class _FixedGraph:
         return changed + sum(self._spread_stored(node) for node in nodes)
 
     def _begin_by_itself(self, node: Any) -> int:
-        """Remove a recurrent layer's initial states if they are zeros, the default; return how many."""
+        """Remove a recurrent layer's initial states if they are zeros, which is the default.
+
+        Returns the number of removed states.
+        """
         changed = 0
         for place in _STATES if node.op_type in _RECURRENT else ():
             if place < len(node.input) and node.input[place] and self._is_zeros(node.input[place]):
@@ -99,7 +102,7 @@ class _FixedGraph:
         return changed
 
     def _is_zeros(self, name: str) -> bool:
-        """Return whether a tensor holds only zeros: a constant, or zeros that are repeated or reshaped."""
+        """Return whether a tensor has only zeros: a constant, or zeros that are repeated or reshaped."""
         if name in self._stored:
             return not np.any(self._find_array(name))
         maker = self._makers.get(name)
@@ -111,7 +114,10 @@ class _FixedGraph:
         return maker.op_type in _REPEATING and all(map(self._is_zeros, parts))
 
     def _free_shape(self, node: Any) -> int:
-        """Make a node's stored target shape dynamic if it begins with the batch size; return 1 if changed."""
+        """Make a node's stored target shape dynamic if it begins with the batch size.
+
+        Return 1 if changed, else 0.
+        """
         if node.op_type not in _SHAPED or len(node.input) < 2 or node.input[1] not in self._stored:
             return 0
         shape = np.array(self._find_array(node.input[1]))
@@ -123,7 +129,10 @@ class _FixedGraph:
         return 1
 
     def _keep_one_row(self, name: str) -> int:
-        """Replace a constant of equal rows, such as a text's token types, by one row; return 1 if changed."""
+        """Replace a constant with equal rows, such as a text's token types, by a single row.
+
+        Return 1 if changed, else 0.
+        """
         dims = self._stored[name].dims
         if len(dims) < 2 or dims[0] != self._rows:
             return 0
@@ -138,7 +147,7 @@ class _FixedGraph:
         return 1
 
     def _spread_stored(self, node: Any) -> int:
-        """Repeat a stored row that Concat joins to each row, such as a vision model's class token.
+        """Repeat a stored row that Concat joins to each batch row, such as a vision model's class token.
 
         Returns the number of changes.
         """
@@ -161,7 +170,7 @@ class _FixedGraph:
     def _repeated(self, name: str, dims: list[int], of: str) -> list[Any]:
         """Return nodes that repeat a stored tensor of one row to the batch size of the inputs.
 
-        of: the beginning of the names of the added tensors.
+        of: prefix for the names of the added tensors.
         """
         shape, rows, target, all_rows = (f"{of}_{part}{_END}" for part in ("shape", "rows", "target", "all"))
         first = self._store(f"{of}_first{_END}", np.array([0]))

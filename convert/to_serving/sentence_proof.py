@@ -25,7 +25,7 @@ NOT_COMPARED = "The vectors of texts are not compared with the source's"
 def sentence_parity(
     directory: Path, proof: Mapping[str, Sequence[Any]], options: ConversionOptions
 ) -> tuple[ParityReport, ...]:
-    """Compare the embeddings of texts with the source's embeddings, from tokenizer to pooling.
+    """Compare a converted model's text embeddings, from tokenizer to pooling, with the source's embeddings.
 
     proof: lists of "texts", "prompts" and expected "vectors". Returns the report. If this environment can't
     read the tokenizer, the reason is printed and the result is empty. Raises ParityError if the embeddings
@@ -52,7 +52,7 @@ def sentence_parity(
 
 
 def _load_vectors(folder: Path) -> Any:
-    """Return a function that computes the embedding of a text after a prompt, as a service does.
+    """Return a function that computes the embedding of a text with a prompt, as a service does.
 
     Raises ConfigError if the model's tokenizer or settings are unusable.
     """

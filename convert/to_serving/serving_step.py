@@ -28,7 +28,7 @@ def serve_elsewhere(
 ) -> Conversion:
     """Call `convert_serving` in the conversion environment and return its result.
 
-    arguments: its other arguments. Raises ConversionError without an environment that has PyTorch.
+    arguments: the function's other arguments. Raises ConversionError if no environment has PyTorch.
     """
     result = run_isolated(
         f"{__name__}:serving_step",
@@ -67,7 +67,7 @@ def serving_step(
     arguments: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Run `convert_serving`; return its message and reports, or the report that failed, as dictionaries."""
+    """Run `convert_serving`. Return its message and reports, or the failed report, as dictionaries."""
     from convert.to_serving.convert_serving import convert_serving
 
     try:

@@ -43,10 +43,11 @@ def convert_all(
 ) -> Conversion:
     """Convert `source`, a path, module:factory or PaddleNLP model name, to a serving model in `out`.
 
-    If a step fails, the next route for the requested engine is tried. The message names the route, and the
-    reports of all steps are stored. A Paddle model gets an ONNX copy beside it, if that can be made. The ONNX
-    model of a PyTorch file gets that file beside it. Any model gets an int8 copy on request. Raises the
-    ConversionError or ParityError of the last route; then nothing is written.
+    If a step fails, the next route (sequence of conversions) for the requested engine is tried. The message
+    names the route, and the reports of all steps are stored. An ONNX copy is written beside a Paddle model if
+    that can be made. A PyTorch file is copied beside the ONNX model made from it. On request, an int8 copy is
+    written beside any model. Raises the ConversionError or ParityError of the last route; then nothing is
+    written.
     """
     step_arguments, options = step_arguments or StepArguments(), options or ConversionOptions()
     check_replaceable(out)
@@ -94,7 +95,10 @@ def _fingerprint(
     torch_facts: Mapping[str, Any] | None,
     options: ConversionOptions,
 ) -> str:
-    """Return a hash of the first step's source files and all arguments; it tells whether `out` is current."""
+    """Return a hash of the first step's source files and all arguments.
+
+    By the hash, a later run finds out whether `out` is up to date.
+    """
     dry, nowhere = replace(options, dry_run=True), Path(tempfile.gettempdir(), "nothing-is-written-here")
     if kind in _PYTORCH:
         written_as = step_arguments.program_format
@@ -131,8 +135,8 @@ def convert_to_triton(
 ) -> Conversion:
     """Convert a text model to a Triton model repository `out`: tokenizer, model, postprocess and ensemble.
 
-    The ensemble has the source's name. Raises ConversionError, also for a model of other inputs than texts,
-    and ConfigError if `out` has these models already, unless `options.force` is set.
+    The ensemble has the source's name. Raises ConversionError, including for a model whose inputs are not
+    texts. Raises ConfigError if `out` has these models already, unless `options.force` is set.
     """
     if step_arguments.engine not in ("", _ENGINE):
         raise ConversionError(

@@ -102,9 +102,9 @@ def list_routes(
 ) -> tuple[Route, ...]:
     """Return the routes from a kind of source to a serving model, in the order to try.
 
-    engine: if not empty, only routes whose result it runs. program_format: a format other than json needs a
-    Paddle model that is served as it was exported. has_twin: whether PaddleNLP has the architecture of a
-    PyTorch model. Raises ConversionError if no route fits.
+    engine: if not empty, only routes whose result runs on this engine. program_format: a format other than
+    json requires a route that serves the exported Paddle model. has_twin: whether PaddleNLP has the
+    architecture of a PyTorch model. Raises ConversionError if no route fits.
     """
     if engine and engine not in ENGINES:
         raise ConversionError(f"there is no engine {engine!r}; name {' or '.join(ENGINES)}.")
@@ -122,7 +122,10 @@ def list_routes(
 
 @dataclass
 class RouteRunner:
-    """Runs the conversions of routes until one route succeeds; a beginning that routes share runs once."""
+    """Runs the conversions of routes until one route succeeds.
+
+    Steps at the beginning that several routes share run only once.
+    """
 
     source: str
     kind: SourceKind
@@ -139,9 +142,10 @@ class RouteRunner:
     def run_first_possible(
         self, routes: Sequence[Route], out: Path
     ) -> tuple[Route, tuple[ParityReport, ...]]:
-        """Run the routes in order until one succeeds; return it with the comparison reports of its steps.
+        """Run the routes in order until one succeeds.
 
-        The serving model is written to `out`. Raises the error of the last route if all fail.
+        Returns that route with the comparison reports of its steps. The serving model is written to `out`.
+        Raises the error of the last route if all fail.
         """
         say = self.options.steps.say
         say(f"{self.source} is {self.kind.value}. Route: {routes[0]} ({routes[0].why}).")
@@ -164,7 +168,7 @@ class RouteRunner:
         raise AssertionError("there is a route for each kind")
 
     def get_reason_against_onnx(self) -> str:
-        """Return the error of the conversion from PyTorch to ONNX; empty if none was tried, or it went."""
+        """Return the error of the conversion from PyTorch to ONNX; empty if it was not tried or succeeded."""
         error = self.failed.get((TORCH_ONNX,)) or self.unserved.get("onnxruntime")
         return error.message.rstrip(".").removeprefix(f"{self.source}: ") if error else ""
 
@@ -215,7 +219,7 @@ class RouteRunner:
     def _convert_to_serving(
         self, place: Path, earlier: tuple[ParityReport, ...], out: Path
     ) -> tuple[ParityReport, ...]:
-        """Write the serving model to `out`, with the requested or a suggested padding; return the reports.
+        """Write the serving model to `out`, with the requested or suggested padding; return the reports.
 
         If suggested padding changes the outputs, the model is written without padding.
         """
@@ -249,9 +253,9 @@ class RouteRunner:
             return write_model("")
 
     def _notes(self, place: Path) -> tuple[ModelNotes, list[Path]]:
-        """Read the notes in the model's folder `place`; add facts from the configuration beside the source.
+        """Read the notes in the model's folder `place`, and add facts from the configuration at the source.
 
-        Returns the notes, and the files to copy to the serving model.
+        Returns the notes, and the files to be copied to the serving model.
         """
         folder = place if place.is_dir() else place.parent
         notes = read_notes(folder) if (folder / NOTES_FILE).is_file() else ModelNotes(task="")

@@ -31,7 +31,7 @@ _WEIGHTS_ALONE = (".pdparams", ".pdiparams", ".bin", ".safetensors")
 
 
 class SourceKind(Enum):
-    """The kind of model that a source names; the value is its description in messages."""
+    """The kind of model that a source names. Each member's value is its description in messages."""
 
     LAYER = "a paddle.nn.Layer"
     PADDLENLP = "a model of PaddleNLP"
@@ -133,7 +133,7 @@ EXPORTS = (*MODEL_FILES, *TORCH_FILES)
 
 
 def suggested_padding(model: Path, notes: ModelNotes) -> str:
-    """Return a --padding value to prove for the model: from its notes, or 0 for its integer inputs.
+    """Return a --padding value to be proven for the model: from its notes, or 0 for its integer inputs.
 
     Empty for a model without notes about padding and without an attention mask.
     """
@@ -149,7 +149,7 @@ def suggested_padding(model: Path, notes: ModelNotes) -> str:
 def folder_beside(source: str) -> Path:
     """Return the folder with the Hugging Face or PaddleNLP configuration of an exported model.
 
-    Exports of Hugging Face models leave it in the folder around `onnx/`.
+    In exports of Hugging Face models, it is the parent folder of `onnx/`.
     """
     folder = _folder(source)
     return folder.parent if folder.resolve().name == "onnx" and not config_beside(folder) else folder

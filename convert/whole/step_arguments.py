@@ -12,7 +12,7 @@ from pipeline.errors import ConversionError
 
 @dataclass(frozen=True)
 class StepArguments:
-    """The arguments of `convert_all`, each as the option of the command that runs the step."""
+    """The arguments of `convert_all`. Each is the option of the command that runs a step."""
 
     engine: str = ""
     input_spec: str = ""

@@ -43,8 +43,8 @@ from pipeline.tuning.choice import Choice
 class ServedModel(NamedTuple):
     """A model that clients request by name: a script's DAG, the model of one step (Op), or a Triton ensemble.
 
-    Several models may share an Op, with its queue, workers and model version: a step of an ensemble names its
-    Op. A nested ensemble is expanded into its steps.
+    Several models may share an Op, with its queue, workers and model version. Each step of an ensemble names
+    the Op that runs it. A nested ensemble is expanded into its steps.
     """
 
     name: str
@@ -87,7 +87,7 @@ class ServedModel(NamedTuple):
 
     @property
     def run_needs(self) -> tuple[RunNeeds, ...]:
-        """The resources that each instance holds during a run, by its number; empty without any."""
+        """Resources that each instance holds during a run, by instance number; empty without any."""
         return () if self.config is None else parse_run_needs(self.config)
 
     @property
@@ -121,7 +121,7 @@ class ServedModel(NamedTuple):
 
     @property
     def max_inflight_requests(self) -> int:
-        """Answers of an ensemble's decoupled step that later steps process at a time; 0: no limit is set."""
+        """Maximum responses of a decoupled step that later steps process at a time; 0: no limit is set."""
         scheduling = {} if self.config is None else self.config.get("ensemble_scheduling", {})
         return int(scheduling.get("max_inflight_requests", 0))
 
@@ -131,7 +131,7 @@ class ServedModel(NamedTuple):
         return f"POST /v2/repository/models/{self.public_name}/load loads it"
 
     def describe_step(self, node: str) -> str:
-        """Return a phrase for error messages that names a step of the ensemble, with its model and version.
+        """Return a phrase for error messages that names a step of the ensemble, its model and version.
 
         `node` is the name of the step.
         """
@@ -151,7 +151,7 @@ def read_models(text: str) -> list[ServedModel]:
 
 
 def answered_by(models: Iterable[ServedModel], op: str) -> dict[str, ServedModel]:
-    """Return the models whose response is the output of the Op named `op`, by `ServedModel.key`."""
+    """Return the models whose response is the output of the Op (step) named `op`, by `ServedModel.key`."""
     return {model.key: model for model in models if op in (model.answering_op, model.joint_op)}
 
 
@@ -159,7 +159,10 @@ class ModelSource(Protocol):
     """Interface of an object that lists the models of a server: a service script or a model repository."""
 
     def models(self) -> list[ServedModel]:
-        """Return the models to serve. The first answers requests that name no model. Raises ConfigError."""
+        """Return the models to serve. Raises ConfigError.
+
+        The first model answers requests that name no model.
+        """
         ...
 
 
@@ -233,7 +236,7 @@ def _find_edge_errors(graph: Dag) -> list[str]:
 
 
 class RepositoryPlace(NamedTuple):
-    """The folders of a Triton model repository, with the server options for loading models from them."""
+    """Folders of a Triton model repository, and the server options for loading models from them."""
 
     folders: tuple[str, ...]
     strict: bool = False  # a model's configuration must be complete
@@ -254,13 +257,13 @@ class RepositoryPlace(NamedTuple):
 
     @property
     def addresses(self) -> list[str]:
-        """The repositories as the command line names them."""
+        """Folders or bucket URLs of the repositories, as written on the command line."""
         addresses = {bucket.folder: bucket.address for bucket in self.buckets}
         return [addresses.get(folder, folder) for folder in self.folders]
 
     @property
     def backend_path(self) -> Path | None:
-        """The folder of backends that are written in Python; None without one."""
+        """The folder of backends that are written in Python; None if there is none."""
         return Path(self.backend_directory) if self.backend_directory else None
 
 
@@ -301,12 +304,18 @@ class App:
 
     @cached_property
     def ops(self) -> tuple[str, ...]:
-        """Names of all Ops of the service: the steps, each with its workers and queue; inputs come first."""
+        """Names of all Ops of the service, in the topological order of each model's graph.
+
+        An Op is a step of the service, with its workers and queue.
+        """
         return tuple(dict.fromkeys(m.graph.nodes[node].op for m in self.models for node in m.graph.order))
 
     @cached_property
     def joint_ops(self) -> tuple[str, ...]:
-        """Names of the Ops whose workers run all steps of an ensemble, beside the Ops of the steps."""
+        """Names of the Ops whose workers run all steps of an ensemble.
+
+        They exist besides the Ops of the steps.
+        """
         return tuple(model.joint_op for model in self.models if model.joint_op)
 
     @property
@@ -335,7 +344,7 @@ class App:
     def get_run_needs(self, op: str) -> tuple[RunNeeds, ...]:
         """Return the resources of the instances of the Op named `op` in a run, by number of the instance.
 
-        Empty for a model that needs none, and for a server without a rate limiter.
+        Empty for a model that needs no resources, and for a server without a rate limiter.
         """
         if self.repository is None or self.repository.resource_limits is None:
             return ()
@@ -349,7 +358,7 @@ class App:
     def to_json(self) -> str:
         """Serialize the description as JSON, for `from_json`.
 
-        Python's encoder: file names and arguments may hold bytes that are no UTF-8.
+        Python's json encoder is used, because file names and arguments may have bytes that are not UTF-8.
         """
         return json.dumps(msgspec.to_builtins(self, enc_hook=_encode_config))
 
@@ -362,7 +371,7 @@ class App:
 def _encode_config(config: Any) -> Any:
     """Convert a pydantic model to plain values, without its defaults.
 
-    A worker's model may set keys that config.yml leaves out.
+    Defaults are left out because a worker's model may set keys that config.yml does not set.
     """
     return config.model_dump(mode="json", by_alias=True, exclude_unset=True)
 

@@ -17,7 +17,7 @@ _NAME_CHARACTERS = 32  # of the folder of a copy
 
 
 class Bucket(NamedTuple):
-    """A model repository in a bucket, and the folder of its copy on this machine."""
+    """A model repository in a storage bucket, and the folder of its copy on this machine."""
 
     address: str  # as the command line names it
     endpoint: str  # URL of the service; empty: AWS, or the endpoint in the environment

@@ -49,7 +49,7 @@ CacheSettings = LocalSettings | RedisSettings
 def parse_cache_settings(arguments: Sequence[str], byte_size: int | None) -> CacheSettings | None:
     """Parse the values of `--cache-config` and of `--response-cache-byte-size`, the older flag.
 
-    Return None without either, and for a size of 0 in the older flag. Raises ConfigError for a malformed
+    Return None if neither is set, or if the older flag sets a size of 0. Raises ConfigError for a malformed
     value, an unknown cache or setting, and for two caches.
     """
     if byte_size is not None:
@@ -89,7 +89,7 @@ def _build_settings(kind: str, values: Mapping[str, str]) -> CacheSettings:
 
 
 def _build_redis_settings(values: Mapping[str, str]) -> RedisSettings:
-    """Return the settings of Redis. Times of 0, which are Triton's default, leave this server's bound."""
+    """Return the settings of Redis. Times of 0, Triton's default, are replaced by this server's own limit."""
     names = (*_REDIS_TEXTS, *_REDIS_NUMBERS)
     if unknown := sorted(values.keys() - set(names)):
         raise ConfigError(

@@ -22,7 +22,10 @@ Names = str | Sequence[str]
 
 
 class Edge(NamedTuple):
-    """An edge of the graph, stored with the step that it feeds: another step's output, or the request."""
+    """An edge of the graph, stored with the step that it feeds.
+
+    Its source is another step's output, or the request.
+    """
 
     source: str  # name of the other node, or the Dag's source
     tensors: Mapping[str, Names] | None = None
@@ -34,8 +37,8 @@ class Edge(NamedTuple):
 class Node(NamedTuple):
     """A step of the graph: preprocess, model and postprocess, run by the workers of an Op.
 
-    An Op is a step in user code, with its workers; several nodes may share one. If the edges of the node name
-    tensors, the model runs alone, without the preprocess and postprocess of user code.
+    An Op is a step in user code, with its workers; several nodes may share an Op. If the edges of the node
+    name tensors, the model runs alone, without the preprocess and postprocess of user code.
     """
 
     name: str
@@ -63,7 +66,7 @@ class Dag:
     def __post_init__(self) -> None:
         """Derive lookup tables from the steps.
 
-        They are not serialized: another process derives them again.
+        The tables are not serialized: another process derives them again.
         """
         nodes = self.steps
         self.nodes: Mapping[str, Node] = {node.name: node for node in nodes}
@@ -109,15 +112,18 @@ class Dag:
 
 
 def build_joint_dag(op: str) -> Dag:
-    """Build the front's graph of an ensemble whose steps run in one worker. op: the Op of that worker."""
+    """Build the graph that the front process uses for an ensemble whose steps all run in one worker.
+
+    op: name of the Op with that worker.
+    """
     return Dag((Node(JOINT, op, (Edge(REQUEST_OP),)),), JOINT)
 
 
 def collect_ops(last: Op) -> dict[str, Op]:
-    """Return the service's steps (Ops) by name, inputs first: the last Op and all that it depends on.
+    """Return the service's steps (Ops) by name, in topological order: the last Op and its dependencies.
 
     RequestOp and ResponseOp are left out unless user code overrides them. Raises ConfigError for a duplicate
-    name, a cycle, an Op without input_ops, or a jump to an Op that is not among them.
+    name, a cycle, an Op without input_ops, or a jump to an Op that is not in the result.
     """
     last = answering_op(last)
     ops = _reachable(last)
@@ -161,8 +167,8 @@ def answering_op(last: Op) -> Op:
 def build_dag(ops: Mapping[str, Op], last: Op, *, first_arrival: bool = False) -> Dag:
     """Build the graph of a service from its steps (Ops), as collected by `collect_ops`.
 
-    `last` is the Op whose output is the response. first_arrival: a step with several inputs runs on the first
-    that arrives, not on all.
+    `last` is the Op whose output is the response. first_arrival: whether a step with several inputs runs on
+    the first input that arrives, instead of waiting for all.
     """
     source = MESSAGE if REQUEST_OP in ops else REQUEST_OP
     nodes = tuple(_build_node(op) for op in ops.values())
@@ -194,7 +200,7 @@ def build_signature(ops: Mapping[str, Op], last: Op, default_rows: int = DEFAULT
 
 
 def get_entry_ops(ops: Mapping[str, Op]) -> list[Op]:
-    """Return the first steps of a service: the Ops that read the request, with a RequestOp as an input."""
+    """Return the first steps of a service: the Ops that read the request (with a RequestOp as input)."""
     return [op for op in ops.values() if any(isinstance(input_op, RequestOp) for input_op in op.input_ops)]
 
 

@@ -50,7 +50,7 @@ class ExampleRequest(NamedTuple):
     def command(self, address: str, file: str = "") -> str:
         """Return a curl command that sends the request to `address`, such as `http://localhost:9393`.
 
-        The body is read from `file`, or written into the command without one.
+        The body is read from `file`; without `file` it is part of the command.
         """
         url = f"{address}{self.path}"
         if not file:
@@ -62,7 +62,7 @@ class ExampleRequest(NamedTuple):
 def build_example_requests(name: str, signature: Signature, examples: Examples) -> dict[str, ExampleRequest]:
     """Return example HTTP requests to the service `name`, by protocol: "http", "v1-http" and "v2-http".
 
-    Raw bodies (images, CSV) have their media type as key.
+    Examples of raw bodies (images, CSV) are keyed by their media type.
     """
     quoted = quote(name)
     v1, v2 = f"/v1/models/{quoted}:predict", f"/v2/models/{quoted}/infer"
@@ -121,9 +121,9 @@ def build_message(key_values: Mapping[str, str]) -> str:
 
 
 def short_message(key_values: Mapping[str, str]) -> str:
-    """Return the JSON body of the declared key/value example, to quote in an error message.
+    """Return the JSON body of the declared key/value example, to be quoted in an error message.
 
-    Returns a generic body if there is no example or it is too long.
+    Returns a generic body if there is no example, or if the example is too long.
     """
     text = build_message(key_values) if key_values else KEY_VALUE_EXAMPLE
     return text if len(text) <= MAX_EXAMPLE_CHARS else KEY_VALUE_EXAMPLE
@@ -132,8 +132,8 @@ def short_message(key_values: Mapping[str, str]) -> str:
 def build_row(signature: Signature, examples: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return an `instances` element of a KServe v1 request: a value for each input tensor.
 
-    Tensors without an example get generated values. None if such a value would be too large, or has no form
-    in JSON.
+    Tensors without an example get generated values. Returns None if a generated value would be too large, or
+    can't be written in JSON.
     """
     row = {}
     for spec in signature.inputs:
@@ -148,7 +148,7 @@ def build_row(signature: Signature, examples: Mapping[str, Any]) -> dict[str, An
 def v2_inputs(signature: Signature, row: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """Return the `inputs` of a KServe v2 request for one row of values.
 
-    None if JSON has no form for a value.
+    Returns None if a value can't be written in JSON.
     """
     if signature.open:  # a text under each key
         return [
@@ -171,7 +171,7 @@ def example_body(feeds: Sequence[Variable], arrays: Mapping[str, Any] = NO_ARRAY
     """Return the JSON body of a key/value request with an array for each input tensor of a model.
 
     `feeds` describes the tensors, and `arrays` has example arrays by tensor name. Other tensors are filled
-    with ones. The body may have any size.
+    with ones. The size of the body is not limited.
     """
     return build_message({feed.alias: _format_feed(feed, arrays) for feed in feeds})
 
@@ -192,7 +192,7 @@ def _format_feed(feed: Variable, arrays: Mapping[str, Any]) -> str:
 
 
 def short_body(feeds: Sequence[Variable]) -> str:
-    """Return the JSON body of `example_body`, to quote in an error message.
+    """Return the JSON body of `example_body` for an error message.
 
     If the body is too long, returns the dtype and shape of each tensor.
     """
@@ -202,7 +202,7 @@ def short_body(feeds: Sequence[Variable]) -> str:
 
 
 def short_example(feed: Variable) -> str:
-    """Return a JSON list with ones for one input tensor, to quote in an error message.
+    """Return a JSON list of ones for one input tensor, for an error message.
 
     If the list is too long, returns the tensor's dtype and shape.
     """

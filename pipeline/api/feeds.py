@@ -27,10 +27,10 @@ def read_feeds(
 
     `inputs` are a request's values by name; `variables` describe the model's inputs, and values under other
     names are ignored. A value is an ndarray, or a text with a JSON list of numbers, `[[1, 2, 3]]`, or an
-    array as NumPy prints it, `array([[1, 2, 3]])`. The arrays have the variables' dtypes, fit their shapes
-    and, where all begin with the batch, have equally many rows. `alike` names inputs that must have equal
-    shapes, such as ids and their mask: padding would hide a difference. Raises InvalidInput that names the
-    input.
+    array as NumPy prints it, `array([[1, 2, 3]])`. The arrays have the variables' dtypes and fit their
+    shapes. If all shapes begin with the batch axis, the arrays have equal numbers of rows. `alike` names
+    inputs that must have equal shapes, such as ids and their mask: padding would hide a difference. Raises
+    InvalidInput that names the input.
     """
     feeds: dict[str, Any] = {}
     for variable in variables:
@@ -107,9 +107,9 @@ def _one_sequence(array: Any) -> Any:
 
 
 def _as_json(text: str, where: str) -> str:
-    """Return the JSON list in the text of a printed array, `array([[1, 2]])`; any other text unchanged.
+    """Return the JSON list in the text of a printed array, `array([[1, 2]])`. Other texts are unchanged.
 
-    `PipelineClient` sends printed arrays. Raises InvalidInput for an array that NumPy has shortened.
+    `PipelineClient` sends printed arrays. Raises InvalidInput for an array that NumPy has abbreviated.
     """
     printed = _PRINTED.fullmatch(text)
     if printed is None:

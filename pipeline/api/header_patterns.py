@@ -12,7 +12,10 @@ _CASE_SENSITIVE = "(?-i)"  # RE2's prefix, which Python's `re` does not know
 
 
 class HeaderPatterns(NamedTuple):
-    """The patterns of header names on the HTTP port and of metadata keys on the gRPC port; empty: none."""
+    """Patterns of header names on the HTTP port, and of metadata keys on the gRPC port.
+
+    An empty text means no pattern.
+    """
 
     http: str = ""
     grpc: str = ""
@@ -24,7 +27,7 @@ NO_PATTERNS = HeaderPatterns()
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Return the compiled pattern of header names.
 
-    Upper and lower case are equal, unless the pattern begins with (?-i). Raises re.error.
+    The pattern ignores case, unless the pattern begins with (?-i). Raises re.error.
     """
     if pattern.startswith(_CASE_SENSITIVE):
         return re.compile(pattern.removeprefix(_CASE_SENSITIVE))

@@ -59,7 +59,7 @@ class OpRequest(msgspec.Struct, eq=False):
     def inputs(self) -> Any:
         """The output of the only preceding step, or the request's values.
 
-        Raises InvalidInput for several steps.
+        Raises InvalidInput if there are several preceding steps.
         """
         if len(self.input_dicts) != 1:
             raise InvalidInput(f"the Op has the inputs {sorted(self.input_dicts)}: read request.input_dicts")
@@ -68,17 +68,20 @@ class OpRequest(msgspec.Struct, eq=False):
 
 
 class AnswerSender(Protocol):
-    """Sends several answers to one request, from any thread, also after the run of its batch."""
+    """Sends several answers to one request, from any thread, even after its batch has run."""
 
     sent: int  # answers so far
     closed: bool  # no answer follows
 
     def send(self, output: Any, *, last: bool) -> None:
-        """Send an answer: a dict of output tensors, or a ServingError. None with `last` ends the answers."""
+        """Send an answer: a dict of output tensors, or a ServingError.
+
+        With `last` no answer follows; None instead of an answer only ends the answers.
+        """
         ...
 
     def is_cancelled(self) -> bool:
-        """Return whether nobody waits for the answers any more."""
+        """Return whether no client waits for the answers any more."""
         ...
 
 
@@ -89,7 +92,7 @@ RESCHEDULED: Any = object()  # in place of an output: the model wants the reques
 class ModelCode(Protocol):
     """Interface of user code that is a model, such as Triton's Python model.
 
-    The worker reads the model's metrics and readiness, and closes the model at its own end.
+    The worker reads the model's metrics and readiness, and closes the model when the worker ends.
     """
 
     def own_metrics(self) -> list[Any] | None:
@@ -101,7 +104,7 @@ class ModelCode(Protocol):
 
     @property
     def metrics_changed(self) -> Event | None:
-        """An event that is set while a changed metric was not returned yet; None without metrics."""
+        """Event that is set when a metric has changed since the last report; None without metrics."""
         return None
 
     @property
@@ -125,7 +128,8 @@ class RequestRunner(ModelCode, Protocol):
     ) -> list[Any]:
         """Return, for each request, a dict of output tensors, a ServingError, STREAMED or RESCHEDULED.
 
-        senders: of each request. An exception fails all requests; none may be raised once an answer is sent.
+        senders: a sender of answers for each request. An exception fails all requests. No exception may be
+        raised after an answer was sent.
         """
         ...
 
@@ -133,10 +137,11 @@ class RequestRunner(ModelCode, Protocol):
 class Op:
     """A step of a service: preprocess, a model, postprocess.
 
-    User code derives from it; each part is optional. Arguments win over the Op's section of config.yml. Hooks
-    run in the worker process of the Op's instance, never in the front process: import tokenizers and
-    frameworks in `init_op`. Attributes that a hook sets on `self` belong to its request, those that `process`
-    sets to the requests of its batch. Attributes that `init_op` sets are shared.
+    User code derives from this class; each part is optional. Arguments of the constructor override the Op's
+    section of config.yml. Hooks run in the worker process of the Op's instance, never in the front process:
+    import tokenizers and frameworks in `init_op`. Attributes that a hook sets on `self` belong to its
+    request, those that `process` sets to the requests of its batch. Attributes that `init_op` sets are
+    shared.
     """
 
     dynamic_shape_info: Mapping[str, Mapping[str, Sequence[int]]]
@@ -266,7 +271,7 @@ class Op:
     def _log(self, info: Any) -> str:
         """Return a log message prefixed with the step's name.
 
-        User code calls it: Paddle Serving's Op has it.
+        User code may call this method, which Paddle Serving's Op has, too.
         """
         return f"{self.name} {info}"
 
@@ -288,7 +293,7 @@ class Op:
         return self.input_ops
 
     def set_jump_to_ops(self, ops: Sequence[Op] | Op | None) -> None:
-        """Set the steps (Ops) to jump to: where a request's output goes when `check_jumping` returns true.
+        """Set the steps (Ops) to which a request's output jumps when `check_jumping` returns true.
 
         The output goes to the consumers of these Ops, instead of this Op's consumers.
         """
@@ -301,37 +306,38 @@ class Op:
         return bool(self.jump_to_ops)
 
     def set_pack_tensor_format(self, is_tensor_format: bool = False) -> None:
-        """Set whether a remote Pipeline service is sent tensors instead of texts.
+        """Set whether inputs are sent to a remote Pipeline service as tensors instead of texts.
 
         Applies to `client_type: pipeline_grpc`.
         """
         self.packs_tensors = is_tensor_format
 
     def init_op(self) -> Any:
-        """Load tokenizers and other shared objects. User code overrides it.
+        """Load tokenizers and other shared objects. User code overrides this method.
 
         Called once per worker process, for all its threads.
         """
 
     def set_dynamic_shape_info(self) -> None:
-        """Set `self.dynamic_shape_info`, the range of input shapes for TensorRT. User code overrides it.
+        """Set `self.dynamic_shape_info`, the range of input shapes for TensorRT.
 
-        Called at construction. The value:
-        `{"min_input_shape": {tensor: shape}, "max_input_shape": ..., "opt_input_shape": ...}`.
+        User code overrides this method. Called by the constructor. The value: `{"min_input_shape": {tensor:
+        shape}, "max_input_shape": ..., "opt_input_shape": ...}`.
         """
 
     def set_model_info(self, model: ServingModel) -> None:
         """Set attributes that depend on the loaded model, such as `self.input_tensors`.
 
-        User code overrides it. Called before clients see the model, and in each worker before `init_op`.
-        Raises ConfigError.
+        User code overrides this method. Called before clients see the model, and in each worker before
+        `init_op`. Raises ConfigError.
         """
 
     def preprocess(self, input_dicts: dict[str, Any], data_id: int = 0, log_id: int = 0) -> Any:
         """Turn a request into the model's input tensors by name (a feed dict), or into a list of feed dicts.
 
         Return `(feed, is_skip_process, prod_errcode, prod_errinfo)`, or the feed alone. `data_id` is the
-        request's number in this service, `log_id` the client's. The default passes the only input on.
+        request's number in this service, `log_id` the client's. By default, the only input is passed on
+        unchanged.
         """
         if len(input_dicts) != 1:
             raise InvalidInput(
@@ -361,21 +367,21 @@ class Op:
         return fetch_dict, None, ""
 
     def start(self) -> None:
-        """Set the first values of a sequence in `self.sequence`. User code overrides it.
+        """Set the first values of a sequence in `self.sequence`. User code overrides this method.
 
         Called before `preprocess` of the first request of a sequence, in an Op with `sequence = True`.
         """
 
     def end(self) -> None:
-        """Handle the end of a sequence. User code overrides it.
+        """Handle the end of a sequence. User code overrides this method.
 
-        Called after `postprocess` of a request with `sequence_end`, and for no sequence that expires.
+        Called after `postprocess` of a request with `sequence_end`. Not called for sequences that expire.
         """
 
     def check_jumping(self, input_data: Any) -> bool:
-        """Whether a request's output jumps to the consumers of `jump_to_ops`, not to the step's own.
+        """Return whether a request's output jumps to the consumers of `jump_to_ops`.
 
-        User code overrides it.
+        Otherwise the output goes to the step's own consumers. User code overrides this method.
         """
         return False
 
@@ -429,7 +435,7 @@ class ResponseOp(Op):
     def pack_response_package(self, channeldata: ChannelData) -> Response:
         """Turn the last step's output, or an error (`error_code`, `error_info`), into the response message.
 
-        The default answers as the service does without a ResponseOp.
+        By default, the response is the same as without a ResponseOp.
         """
         from pipeline.paddle_serving.channel_data import build_response
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class QueuePolicy(NamedTuple):
-    """Limits of a model's queue for the requests of one priority: longest wait, number of requests."""
+    """Limits of a model's queue for requests of one priority: maximum wait and number of requests."""
 
     timeout_s: float = math.inf  # a request that waits longer is refused
     overridable: bool = False  # requests may set a shorter timeout
@@ -54,7 +54,8 @@ class ModelBatching(NamedTuple):
 def parse_dynamic_batching(config: Mapping[str, Any]) -> ModelBatching:
     """Return the batching settings in the `dynamic_batching` section of a model's config.pbtxt.
 
-    A model of sequences has them in `sequence_batching`: under `oldest`, or as a share of slots in `direct`.
+    A sequence model has its batching settings in `sequence_batching`: under `oldest`, or under `direct` as a
+    minimum share of filled slots.
     """
     sequences = config.get("sequence_batching", {})
     batching = config.get("dynamic_batching") or sequences.get("oldest", {})

@@ -47,12 +47,15 @@ class RequestInputs(dict[str, Any]):
         raise MissingKey(f"key {key!r} is missing; the request has {', '.join(sent) or 'no key'}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a plain dict: for the next step, a missing name is no mistake of the client."""
+        """Pickle this object as a plain dict.
+
+        In the next step, a missing name is not the client's mistake.
+        """
         return dict, (dict(self),)
 
 
 class Answer(dict[str, Any]):
-    """The output of the last step, with a form for each client protocol.
+    """The output of the last step, in the form of each client protocol.
 
     The dict has the tensors by name, as KServe v2 sends them; attributes have the KServe v1 and key/value
     forms.

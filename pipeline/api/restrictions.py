@@ -31,7 +31,7 @@ APIS = (
 
 
 class Restriction(NamedTuple):
-    """The header, and its secret value, that requests to one API must have."""
+    """A header, and its secret value, that requests to a restricted API must have."""
 
     api: str
     header: str  # in lower case
@@ -49,7 +49,7 @@ NO_RESTRICTIONS = Restrictions()
 
 
 def parse_restrictions(flag: str, groups: Iterable[str], prefix: str = "") -> tuple[Restriction, ...]:
-    """Parse the values of a command-line option `--flag`, each `API,API,...:KEY=VALUE`, into restrictions.
+    """Parse the values of the command-line option `flag`, each `API,API,...:KEY=VALUE`, into restrictions.
 
     `prefix` precedes the key in the header's name. Raises ConfigError for another form, for an unknown API,
     and for an API in two groups.
@@ -82,14 +82,14 @@ class RestrictedApis:
     """Checks the secret header of requests to restricted APIs, for one protocol: HTTP or gRPC."""
 
     def __init__(self, restrictions: Iterable[Restriction], noun: str) -> None:
-        """`noun` is the word for an API in this protocol's error messages, as Triton has it."""
+        """`noun` is Triton's word for an API in error messages of this protocol."""
         self._restrictions = {each.api: (each.header.encode(), each.value.encode()) for each in restrictions}
         self._noun = noun
 
     def check(self, api: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raise RestrictedApi if the API requires a header that is missing or has another value.
 
-        `headers` have names in lower case. The first header of a name counts.
+        `headers` have names in lower case. If a header is repeated, the first counts.
         """
         restriction = self._restrictions.get(api)
         if restriction is None:

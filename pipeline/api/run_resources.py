@@ -11,7 +11,7 @@ EXECUTION_COUNT = "execution_count"  # of `--rate-limit`: instances run by prior
 
 
 class Resource(NamedTuple):
-    """A resource of one device; without a device, of the whole server."""
+    """A rate limiter resource of one device, or, without a device, of the whole server."""
 
     name: str
     device: int | None = None
@@ -25,15 +25,15 @@ class RunNeeds(NamedTuple):
 
 
 class ResourceLimits(NamedTuple):
-    """The counts of `--rate-limit-resource`. A limit without a device holds for each device.
+    """The available resources, from `--rate-limit-resource`. A count without a device applies to each device.
 
-    Without any limit, the server has as much of each resource as an instance needs at most.
+    Without any count, the server has as much of each resource as the most demanding instance needs.
     """
 
     limits: tuple[tuple[Resource, int], ...] = ()
 
     def get_count(self, resource: Resource) -> int:
-        """Return how much the server has of a resource; 0 for a resource that no limit names."""
+        """Return how much of a resource the server has; 0 for a resource that no limit names."""
         devices = (None, resource.device)
         return max(
             (
@@ -63,9 +63,9 @@ def parse_resource_limits(mode: str, arguments: Sequence[str]) -> ResourceLimits
 
 
 def parse_run_needs(config: Mapping[str, Any]) -> tuple[RunNeeds, ...]:
-    """Return the needs of each instance of a model, by its number, from `rate_limiter` of config.pbtxt.
+    """Return the resources that each instance of a model needs, from `rate_limiter` of config.pbtxt.
 
-    Empty for a model whose instances need no resources.
+    The result is keyed by instance number. It is empty for a model whose instances need no resources.
     """
     needs: list[RunNeeds] = []
     for group in list_active_groups(config):
@@ -86,9 +86,10 @@ def list_active_groups(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def find_resource_error(needs: Iterable[RunNeeds], limits: ResourceLimits) -> str:
-    """Return Triton's error message for a resource that the server lacks, or that is of two kinds, else "".
+    """Return Triton's error message for a resource that the server lacks, or that is declared in two ways.
 
-    needs: of the instances of a model.
+    Two ways: as global and as device-specific. needs: resources of a model's instances. Empty if there is no
+    error.
     """
     largest = get_largest_needs(needs)
     if error := _find_kind_error(largest):
@@ -105,9 +106,9 @@ def find_resource_error(needs: Iterable[RunNeeds], limits: ResourceLimits) -> st
 
 
 def find_kind_error(needs: Iterable[RunNeeds]) -> str:
-    """Return Triton's error message for a resource that is global in one place, and of a device in another.
+    """Return Triton's error message for a resource that is declared both global and device-specific.
 
-    needs: of the instances of all models. Empty if each resource is of one kind.
+    needs: resources of the instances of all models. Empty if there is no such resource.
     """
     return _find_kind_error(get_largest_needs(needs))
 
@@ -123,7 +124,7 @@ def _find_kind_error(resources: Collection[Resource]) -> str:
 
 
 def get_largest_needs(needs: Iterable[RunNeeds]) -> dict[Resource, int]:
-    """Return the largest count of each resource that one of these instances needs."""
+    """Return the maximum count of each resource that any one of these instances needs."""
     largest: dict[Resource, int] = {}
     for resource, count in (each for need in needs for each in need.counts):
         largest[resource] = max(count, largest.get(resource, 0))

@@ -15,7 +15,7 @@ DEFAULT_IDLE_S = 1.0  # as Triton's
 
 
 class SequenceRules(NamedTuple):
-    """How the sequences of a step (Op) are kept."""
+    """Rules by which the state of a step's (Op's) sequences is kept."""
 
     idle_s: float = 0.0  # a sequence without requests for longer is freed; 0: `limits.sequence_idle_s`
     bound: bool = False  # the instance keeps the state itself, so that it runs all requests of a sequence
@@ -26,7 +26,7 @@ class SequenceRules(NamedTuple):
 
 
 def parse_rules(config: Mapping[str, Any]) -> SequenceRules | None:
-    """Return the rules in the `sequence_batching` section of a model's config.pbtxt; None without one."""
+    """Return the rules in the `sequence_batching` section of a model's config.pbtxt; None if absent."""
     section = config.get("sequence_batching")
     if section is None:
         return None

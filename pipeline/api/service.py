@@ -50,9 +50,9 @@ _HOOKS = ("preprocess", "process", "postprocess", "preprocess_batch", "postproce
 
 
 def find_missing_models(source: str, ops: Mapping[str, Op], config: ServiceConfig) -> list[str]:
-    """Return a warning for each step of a service (Op) that has no model and no user code, as if by mistake.
+    """Return a warning for each step (Op) of a service that has neither a model nor user code.
 
-    `source` names the configuration in the warnings.
+    Such a step is probably a mistake. `source` names the configuration in the warnings.
     """
     targets = {target.name for op in ops.values() for target in op.jump_to_ops}  # may pass on what they get
     notes = []
@@ -96,13 +96,13 @@ class Service:
         self._config_source: str | Path | Mapping[str, Any] | None = None
 
     def last_op(self) -> Op:
-        """Build the steps of the service (Ops), and return the one whose output is the response."""
+        """Build the steps (Ops) of the service, and return the Op whose output is the response."""
         raise NotImplementedError
 
     def create_op(self, app: App, name: str) -> Op:
         """Build the service's steps (Ops) again in a worker process, and return the Op named `name`.
 
-        Raises StartFailed if there is none.
+        Raises StartFailed if there is no such Op.
         """
         ops = collect_ops(self.last_op())
         if name not in ops:
@@ -123,7 +123,7 @@ class Service:
     def resolve(self) -> tuple[dict[str, Op], Op, ServiceConfig]:
         """Return the service's steps (Ops) by name, the last step, and the final configuration.
 
-        The Ops' arguments are merged over the file. Raises ConfigError with all mistakes in the Ops, the
+        The arguments of the Ops override the file. Raises ConfigError with all mistakes in the Ops, the
         configuration and the files that it names.
         """
         require_numpy_2(np.__version__)
@@ -152,7 +152,7 @@ class Service:
     def _drop_unused_sections(self, config: ServiceConfig, ops: Mapping[str, Op]) -> ServiceConfig:
         """Return the configuration without the `op.<name>` sections that no step (Op) of the script uses.
 
-        Raises ConfigError where an Op lacks its section: an unused section may be the misspelt one.
+        Raises ConfigError if an Op has no section while another is unused: that may be its misspelt section.
         """
         source = self._config_source
         data = source if isinstance(source, Mapping) else read_yaml(Path(str(source)))
@@ -166,7 +166,7 @@ class Service:
         return config.model_copy(update={"op": {name: config.op[name] for name in config.op if name in ops}})
 
     def _resolve_files(self, config: ServiceConfig) -> ServiceConfig:
-        """Return the configuration with absolute paths of checked files and completed remote settings.
+        """Return the configuration with checked, absolute file paths and completed settings of remote models.
 
         Raises ConfigError with all mistakes.
         """
@@ -220,14 +220,14 @@ class Service:
         )
 
     def _locate(self, name: str) -> Path:
-        """Make a path absolute: relative to the working directory, as in Paddle Serving, or to config.yml."""
+        """Make a path absolute, relative to the working directory, as in Paddle Serving, or to config.yml."""
         path = Path(name)
         if isinstance(self._config_source, str | Path) and not path.exists():
             path = Path(self._config_source).resolve().parent / path
         return path.absolute()
 
     def _list_searched(self, name: str) -> str:
-        """Return an end for an error message: the folders where a missing relative path was searched."""
+        """Return the end of an error message that lists the folders searched for a missing relative path."""
         if Path(name).is_absolute():
             return ""
         places = {str(Path.cwd()): None}
@@ -315,7 +315,7 @@ class WebService(Service):
     """
 
     def get_pipeline_response(self, read_op: RequestOp) -> Op:
-        """Build the steps of the service (Ops) and return the last one. User code overrides this method.
+        """Build the steps (Ops) of the service, and return the last Op. User code overrides this method.
 
         The output of the last Op is the response. `read_op` stands for the request: an input of the first
         Ops.
@@ -401,7 +401,7 @@ def _describe_models(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, 
 
 
 def _list_sequences(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, SequenceRules]:
-    """Return the rules for the sequences of each Op with `sequence = True`, or with state in serving.yml."""
+    """Return sequence rules by Op, for each Op with `sequence = True` or with state in serving.yml."""
     confs = {name: config.op[name].local_model for name in ops}
     return {
         name: SequenceRules()

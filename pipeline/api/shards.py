@@ -16,11 +16,11 @@ from pipeline.tuning.auto import wants_choice
 
 
 def count_measured_shards(app: App) -> int:
-    """Return the number of shards that `auto` compares with worker processes: one for each core.
+    """Return how many shards `auto` compares with worker processes: one per core, up to the instances.
 
-    There are no more shards than instances. Returns 1, for no comparison, if one process has to serve, and if
-    config.yml has a number of shards. Without the key `shards`, it also returns 1 for a service that relies
-    on one front.
+    A shard is a worker that serves client connections itself. Returns 1 (no comparison) if a single process
+    must serve all requests, or if config.yml sets the number of shards. Without the key `shards`, it also
+    returns 1 for a service that relies on a single front process.
     """
     config = app.config
     if "shards" not in config.model_fields_set and any(_find_reliances(app)):
@@ -32,9 +32,10 @@ def count_measured_shards(app: App) -> int:
 
 
 def _find_reliances(app: App) -> Iterator[str]:
-    """Yield the reasons for which only the key `shards` lets a service of one Op have shards.
+    """Yield the reasons why shards (workers that serve connections) are used only if the key `shards` is set.
 
-    A limit of config.yml holds for each shard by itself, and a start without another `auto` measures nothing.
+    Each limit of config.yml applies to each shard separately, and without a value `auto` nothing is measured
+    at the start.
     """
     config = app.config
     if not wants_choice(config.op[app.ops[0]]):
@@ -48,9 +49,9 @@ def _find_reliances(app: App) -> Iterator[str]:
 
 
 def find_obstacles(app: App) -> Iterator[str]:
-    """Yield the reasons for which one process has to serve all requests, such as state of all of them.
+    """Yield the reasons why a single process must serve all requests, such as state shared by all requests.
 
-    The engine of the Op's model may be another reason.
+    The engine of the Op's model may be a further reason.
     """
     config = app.config
     if app.repository is not None:

@@ -25,7 +25,7 @@ _KEY = re.compile(rf"[!-~]{{{MIN_KEY_CHARS},512}}")
 
 
 class ApiKey(NamedTuple):
-    """A client's API key, as its SHA-256 digest, with the client's name and limits."""
+    """A client's API key, stored as its SHA-256 digest, with the client's name and limits."""
 
     name: str  # of the client
     digest: bytes  # SHA-256 of the key
@@ -34,14 +34,14 @@ class ApiKey(NamedTuple):
 
 
 def hash_key(key: bytes) -> bytes:
-    """Return the SHA-256 digest of an API key, the form in which keys are kept and compared."""
+    """Return the SHA-256 digest of an API key, the form in which keys are stored and compared."""
     return hashlib.sha256(key).digest()
 
 
 def read_api_keys(security: SecurityConfig) -> list[ApiKey]:
-    """Return the keys in the API key file.
+    """Return the keys in the API key file. Raises ConfigError that lists invalid lines by number only.
 
-    Raises ConfigError with numbers, never contents, of invalid lines.
+    The error never contains a key.
     """
     path = Path(str(security.api_keys))
     try:
@@ -82,7 +82,7 @@ def check_api_keys(security: SecurityConfig) -> list[str]:
 
 
 def is_readable_by_others(path: str) -> bool:
-    """Whether the file's mode gives any permission to other users or to the group."""
+    """Whether the file's mode gives any permission to the group or to other users."""
     return bool(Path(path).stat().st_mode & 0o077)
 
 

@@ -255,7 +255,7 @@ class RotationConfig(Section):
 
 
 class LoggingConfig(Section):
-    """`logging`."""
+    """`logging`: level, format, files and rotation of the service's log."""
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Least severe level logged; DEBUG has a line for each request."
@@ -308,7 +308,7 @@ class SecurityConfig(Section):
 
 
 class ServiceConfig(Section):
-    """All of config.yml."""
+    """The whole configuration in config.yml."""
 
     http_port: Port | None = Field(
         default=None, description="HTTP; at least one of http_port and rpc_port is needed."
@@ -465,7 +465,7 @@ def load_config(
 def _find_short_timeouts(
     source: str, config: ServiceConfig, overrides: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    """Return a warning for each Op timeout (milliseconds) so short that seconds may be meant."""
+    """Return a warning for each Op timeout, in milliseconds, that is so short that seconds may be meant."""
     notes = []
     for name, op in config.op.items():
         if 0 < op.timeout <= SHORT_TIMEOUT_MS:
@@ -485,7 +485,7 @@ def _validate(data: Mapping[str, Any]) -> ServiceConfig:
 def _merge_overrides(data: dict[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the file's data with the arguments of the script's steps (Ops) merged over its `op` sections.
 
-    Validation reports a malformed `op`.
+    A malformed `op` is left to validation.
     """
     ops = data.get("op")
     if not overrides or not (ops is None or isinstance(ops, Mapping)):
@@ -499,5 +499,5 @@ def _merge_overrides(data: dict[str, Any], overrides: Mapping[str, Mapping[str, 
 
 
 def dump_config(config: ServiceConfig) -> str:
-    """Return the resolved configuration as YAML, which load_config reads back unchanged."""
+    """Return the resolved configuration as YAML, which `load_config` can read back without a change."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -52,12 +52,15 @@ class NodesConfig(Section):
     )
 
     def files(self) -> dict[str, str]:
-        """Return the paths of the files by key, without absent ones."""
+        """Return the paths of files named in the section `nodes`, by key. Absent keys are left out."""
         return self.model_dump(include={"token_file", "ca_file"}, exclude_none=True)
 
 
 def read_token(path: Path) -> bytes:
-    """Return the secret in a token file, without blanks at its ends. Raises ConfigError for a bad file."""
+    """Return the secret in a token file, without blanks at its ends.
+
+    Raises ConfigError for an unusable file.
+    """
     try:
         with path.open("rb") as file:
             token = file.read(MAX_TOKEN_BYTES + 1).strip()
@@ -72,7 +75,7 @@ def read_token(path: Path) -> bytes:
 
 
 def check_nodes(nodes: NodesConfig) -> list[str]:
-    """Return an error message for each file of `nodes` that can't be used."""
+    """Return an error message for each file in the section `nodes` that can't be used."""
     flaws = []
     try:
         read_token(Path(nodes.token_file))

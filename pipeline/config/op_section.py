@@ -190,14 +190,14 @@ class LocalServiceConf(Section):
 
 
 class FeedPaddingConfig(Section):
-    """Padding of one feed."""
+    """Padding of one model input (feed): the axis and the value."""
 
     axis: PositiveInt = Field(description="Axis that may be padded; 0 is the batch and can't be.")
     value: float = Field(default=0.0, description="What the padding holds.")
 
 
 class FetchPaddingConfig(Section):
-    """The axis of a fetch that is cut back after padding."""
+    """The axis of a model output (fetch) that is cut back after padding."""
 
     axis: PositiveInt = Field(description="Axis that is cut back to the row's own length.")
 
@@ -222,7 +222,7 @@ class PaddingConfig(Section):
 
 
 class OpConfig(Section):
-    """`op.<name>`: settings of one Op."""
+    """`op.<name>`: settings of one Op (a step of the service)."""
 
     concurrency: PositiveInt = Field(default=1, description="Instances of this Op.")
     max_concurrency: PositiveInt | None = Field(
@@ -376,7 +376,7 @@ CHOICE = (
 def find_remote_errors(name: str, section: OpConfig, default: ClientType | None) -> list[str]:
     """Return error messages for the settings of a remote model server in the section `op.NAME`.
 
-    `default` is `dag.client_type`, the protocol of sections that name none. Empty for a valid section.
+    `default` is `dag.client_type`, the protocol of sections that name no protocol. Empty for a valid section.
     """
     if not section.server_endpoints:
         remote = {
@@ -411,7 +411,7 @@ def complete_section(
     """Return an `op.NAME` section with the defaults of its remote model server filled in.
 
     Sections without `server_endpoints` stay unchanged. `default` is `dag.client_type`, the protocol of
-    sections that name none.
+    sections that name no protocol.
     """
     if not section.server_endpoints:
         return section
@@ -455,7 +455,7 @@ class RemoteKey:
 
 
 def check_remote_key(op: str, path: str) -> list[str]:
-    """Return error messages for the file with the API key for a remote model server; empty if it is valid.
+    """Return error messages for the file with a remote model server's API key; empty if the file is valid.
 
     `op` is the name of the section in config.yml.
     """
@@ -471,7 +471,7 @@ def _build_metadata(path: str) -> Metadata:
 
 
 def read_remote_key(path: str) -> str:
-    """Return the API key in a file. Raises ConfigError, whose message never quotes the file."""
+    """Return the API key in a file. Raises ConfigError, whose message never contains the key."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1).strip()

@@ -28,7 +28,7 @@ class _InvalidReference(Exception):
 
 
 def replace_variables(root: yaml.Node, loader: Any, environment: Mapping[str, str]) -> list[str]:
-    """Replace `${NAME}` in all values of a YAML tree by environment variables, in place.
+    """Replace `${NAME}` in all values of a YAML tree with environment variables, in place.
 
     Returns an error message for each invalid reference. An unquoted value gets its YAML type after the
     replacement: `http_port: ${PORT}` is an integer.
@@ -119,7 +119,7 @@ _OTHER_SERVERS = {
 
 
 class _NotingLoader(yaml.SafeLoader):
-    """SafeLoader that records duplicate keys and keeps the last value."""
+    """YAML SafeLoader that records duplicate keys. Of duplicate keys, the last value is used."""
 
     def __init__(self, stream: bytes) -> None:
         super().__init__(stream)
@@ -176,7 +176,7 @@ def read_yaml(path: Path, notes: list[str] | None = None) -> dict[str, Any]:
 
 
 def _no_utf8(content: bytes) -> str:
-    """Return an error message for the first invalid UTF-8 byte of a file; empty for valid UTF-8."""
+    """Return an error message for the first byte of a file that is not UTF-8; empty for valid UTF-8."""
     try:
         content.decode()
     except UnicodeDecodeError as error:
@@ -186,7 +186,7 @@ def _no_utf8(content: bytes) -> str:
 
 
 def _get_yaml_hint(error: yaml.MarkedYAMLError, content: bytes) -> str:
-    """Return a hint, as the end of an error message, for common YAML mistakes; empty for others."""
+    """Return a hint, as the end of an error message, for a common YAML mistake; empty for other mistakes."""
     assert error.problem_mark is not None
     last = error.problem_mark.line
     lines = content.decode(errors="replace").splitlines()
@@ -204,7 +204,7 @@ def drop_unknown_keys(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the configuration without unknown keys that Paddle Serving ignored, and a warning for each.
 
-    A key that looks misspelt stays, so that validation rejects it.
+    A key that looks misspelt is kept, so that validation rejects it.
     """
     cleaned: dict[str, Any] = dict(data)
     notes = []
@@ -240,7 +240,10 @@ def _remove_key(data: Mapping[str, Any], path: Sequence[Any]) -> dict[str, Any]:
 
 
 def _misspells(root: type[BaseModel], path: Sequence[Any], section: Mapping[str, Any]) -> bool:
-    """Whether the last key of `path` resembles a missing key of its section and is no key of another."""
+    """Whether the last key of `path` is probably a misspelt key of its section.
+
+    The key must resemble a missing key of the section, and must not be a key of any section.
+    """
     key = str(path[-1])
     if _is_of_other_server(path):
         return key.endswith("port") and section.keys().isdisjoint(("http_port", "rpc_port"))
@@ -263,7 +266,7 @@ def describe_mistakes(
 ) -> str:
     """Return a message with a line per validation error: `source: key.path: VALUE given; ALLOWED VALUES`.
 
-    `overrides` are the values from the script's code, not from the file.
+    `overrides` are the values that come from the script's code and not from the file.
     """
     lines = []
     for mistake in error.errors(include_url=False):
@@ -303,7 +306,7 @@ def _shorten(value: Any) -> str:
 
 
 def _suggestion(root: type[BaseModel], path: Sequence[Any]) -> str:
-    """Return a hint for the unknown key at the end of `path`: another section, or a similar key."""
+    """Return a hint for the unknown key at the end of `path`: the section it belongs to, or a similar key."""
     key = str(path[-1])
     if _is_of_other_server(path):
         return _OTHER_SERVERS[key]
@@ -331,9 +334,9 @@ def _key(name: str, field: FieldInfo) -> str:
 
 
 def _model_at(root: type[BaseModel], path: Sequence[Any]) -> type[BaseModel]:
-    """Return the pydantic model of the section at `path`.
+    """Return the pydantic model of the configuration section at `path`.
 
-    Keys of mappings (Op and tensor names) are arbitrary.
+    Keys of mappings (names of Ops and tensors) may be any text.
     """
     model, inside_mapping = root, False
     for part in path:
@@ -351,7 +354,7 @@ def _model_at(root: type[BaseModel], path: Sequence[Any]) -> type[BaseModel]:
 
 
 def _child(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    """Return the pydantic model inside a type annotation, or None, and whether it is a mapping's value."""
+    """Return the pydantic model in a type annotation, or None, and whether it is a mapping's value type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
     origin = get_origin(annotation)
@@ -366,7 +369,7 @@ def _child(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 
 
 def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (dotted section, key) of every key of a pydantic model and of the models below it."""
+    """Yield (dotted section, key) for every key of a pydantic model and of the models nested in it."""
     for name, field in model.model_fields.items():
         key = _key(name, field)
         yield prefix, key

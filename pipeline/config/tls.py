@@ -22,7 +22,7 @@ class Pem(NamedTuple):
 
 
 class Certificates:
-    """The server's certificates, as of start-up or of the last `reload`.
+    """The server's certificates, as read at start-up or by the last `reload`.
 
     `context` is for HTTP, `pem` for gRPC. A reload replaces both objects.
     """

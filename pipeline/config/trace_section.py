@@ -92,7 +92,7 @@ class TraceConfig(Section):
 
     @property
     def collector_url(self) -> str:
-        """The address of the collector, with its scheme."""
+        """URL of the trace collector, including its scheme."""
         return _complete_url(self.url)
 
     @property
@@ -102,5 +102,5 @@ class TraceConfig(Section):
 
 
 def _complete_url(url: str) -> str:
-    """Return a URL with its scheme: Triton's documentation writes addresses without one."""
+    """Return a URL completed with a scheme: addresses in Triton's documentation have no scheme."""
     return url if "://" in url else f"http://{url}"

@@ -25,7 +25,7 @@ from pipeline.plugins import ENGINES, find
 
 
 def refuse_bool(value: Any) -> Any:
-    """Raise ValueError for a boolean, which pydantic would take for an integer; return other values."""
+    """Raise ValueError for a boolean, which pydantic would accept as an integer; return other values."""
     if isinstance(value, bool):
         raise ValueError("expected an integer, not a boolean")
     return value
@@ -39,7 +39,10 @@ def as_list(value: Any) -> Any:
 
 
 def lower_case(value: Any) -> Any:
-    """Lower-case a text: Paddle Serving accepts `FP16` for `fp16`. Returns other values unchanged."""
+    """Convert a text to lower case, because Paddle Serving accepts `FP16` for `fp16`.
+
+    Returns other values unchanged.
+    """
     return value.lower() if isinstance(value, str) else value
 
 
@@ -73,7 +76,7 @@ def _known_engine(name: str) -> str:
 
 
 def _parse_number_or_auto(value: Any, parse_number: ValidatorFunctionWrapHandler) -> int:
-    """Parse a positive number; `auto` becomes AUTO_NUMBER."""
+    """Parse a positive number. The text `auto` becomes AUTO_NUMBER."""
     if isinstance(value, str) and value.strip().lower() == AUTO:
         return AUTO_NUMBER
     try:
@@ -131,7 +134,7 @@ ClientType = Literal["brpc", "grpc", "pipeline_grpc", "local_predictor"]
 
 
 class Section(BaseModel):
-    """Base class of config.yml's sections: frozen, rejects unknown keys, ignores keys without a value."""
+    """Base class of config.yml's sections: immutable, rejects unknown keys, ignores keys without a value."""
 
     model_config = ConfigDict(
         frozen=True,

@@ -45,7 +45,8 @@ def create_predictor(
 ) -> Predictor:
     """Load a model with its engine, and return the predictor that runs it.
 
-    Call it in the worker: it imports the framework. Parameters and errors are those of `Engine.load`.
+    Call this function only in a worker, because it imports the framework. Parameters and errors are those of
+    `Engine.load`.
     """
     require_library(model)
     return load_engine(model.engine).load(
@@ -63,8 +64,8 @@ def create_remote_predictor(
     """Create the client of a model on other servers, for an Op with `server_endpoints` in config.yml.
 
     config: the Op's section, completed by `Service.resolve`. instance: number of the instance, which selects
-    its first server. packs_tensors: whether inputs for a Pipeline service are sent as tensors; called for
-    each request. Raises ConfigError if a reachable server lacks the model or its outputs.
+    its first server. packs_tensors: called for each request; tells whether inputs for a Pipeline service are
+    sent as tensors. Raises ConfigError if a reachable server lacks the model or its outputs.
     """
     conf = RemoteConf(
         op=op_name,

@@ -16,9 +16,9 @@ from pipeline.plugins import ENGINES, find, load
 class Predictor(Protocol):
     """A model that is loaded and runs inference.
 
-    If instances share it, as threads, it must allow concurrent runs. A predictor may also have a method
-    `check(feeds)` (`FeedsChecked`), and an attribute `precision`: the precision that it runs in where the CPU
-    lacks the configured one.
+    If instances are threads that share the predictor, it must allow concurrent runs. A predictor may also
+    have a method `check(feeds)` (`FeedsChecked`), and an attribute `precision`: the precision in use, which
+    differs from the configured one if the CPU lacks that.
     """
 
     @property
@@ -30,11 +30,11 @@ class Predictor(Protocol):
 
     @property
     def merges(self) -> bool:
-        """Whether requests may share an inference: each output has a row for each row of the inputs."""
+        """Whether requests may share a batch: each output has a row for each row of the inputs."""
         ...
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run inference: input arrays by alias to output arrays by alias, which own their memory.
+        """Run inference on input arrays by alias. Returns output arrays by alias, which own their memory.
 
         Raises InvalidInput for inputs that do not fit the model, ModelFailed if the engine fails.
         """
@@ -57,19 +57,19 @@ class FeedsChecked(Protocol):
 class Engine(ModelReader, Protocol):
     """An inference framework that loads models: a plugin of the entry-point group `paddlewheel.engines`.
 
-    Engines are created in the script's process and in the front too. So their modules import no framework;
-    only `load` does, in the worker. If the framework is an optional dependency, the attribute `library`
-    (`pipeline.plugins.Library`) names it, and start-up errors say what to install.
+    Engines are also created in the user's script and in the front process. So their modules import no
+    framework; only `load` does, in the worker. If the framework is an optional dependency, the attribute
+    `library` (`pipeline.plugins.Library`) names it, and start-up errors say what to install.
     """
 
     @property
     def holds_gil(self) -> bool:
-        """Whether inference holds Python's GIL, so that threads would only wait for it."""
+        """Whether inference holds Python's GIL, so that several threads in one process bring no gain."""
         ...
 
     @property
     def takes_turns(self) -> bool:
-        """Whether a process runs one batch at a time, so that threads would only wait for each other.
+        """Whether a process runs only one batch at a time, so that several threads in it bring no gain.
 
         Engines without this attribute run several batches at a time.
         """
@@ -77,9 +77,10 @@ class Engine(ModelReader, Protocol):
 
     @property
     def any_shape(self) -> bool:
-        """Whether new input shapes cost no time, so that batches are only padded to their longest row.
+        """Whether the engine needs no extra time for new input shapes.
 
-        Batches of engines without this attribute are padded to length buckets.
+        Batches are then padded to their longest row only. Batches of engines without this attribute are
+        padded to length buckets.
         """
         ...
 
@@ -101,7 +102,7 @@ class Engine(ModelReader, Protocol):
 
 
 def load_engine(name: str) -> Engine:
-    """Return the engine plugin of this name. Raises ConfigError if it is unknown or can't be loaded."""
+    """Return the engine plugin of this name. Raises ConfigError if the name is unknown or loading fails."""
     plugins = find(ENGINES)
     if name not in plugins:
         raise ConfigError(f"there is no engine {name!r} here, only {', '.join(plugins)}")
@@ -112,13 +113,13 @@ def load_engine(name: str) -> Engine:
 def shares_a_process(engine: Engine) -> bool:
     """Whether instances of a model with this engine run as threads of one process.
 
-    Else each instance has a process.
+    Otherwise each instance has its own process.
     """
     return not engine.holds_gil and not getattr(engine, "takes_turns", False)
 
 
 def takes_any_shape(name: str) -> bool:
-    """Whether new input shapes cost the engine of this name no time, see `Engine.any_shape`."""
+    """Whether the engine of this name needs no extra time for new input shapes, see `Engine.any_shape`."""
     return bool(getattr(load_engine(name), "any_shape", False))
 
 
@@ -139,7 +140,7 @@ class PredictorTensorRtConf(Protocol):
     def cache_dir(self) -> str: ...
     @property
     def shapes(self) -> Mapping[str, ShapeRange] | str | Sequence[str]:
-        """Shape ranges by tensor, or the path of a file of collected ranges, or one for each length class."""
+        """Shape ranges by tensor, the path of a file of collected ranges, or one path per length class."""
         ...
 
     @property

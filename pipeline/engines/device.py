@@ -51,7 +51,7 @@ def resolve_device(conf: PredictorConf) -> Device:
 def warn_of_paddle_keys(conf: PredictorConf, where: str) -> None:
     """Log a warning for keys of `local_service_conf` that only Paddle reads.
 
-    where: the end of the warning.
+    where: text at the end of the warning, which tells for which models the keys have no effect.
     """
     paddle_keys: dict[str, object] = {
         "use_mkldnn": conf.use_mkldnn,
@@ -65,7 +65,7 @@ def warn_of_paddle_keys(conf: PredictorConf, where: str) -> None:
 
 
 def select_card(conf: PredictorConf, instance_index: int) -> int:
-    """Return the GPU index of one instance: instances take the GPUs of `devices` in turn, GPU 0 without."""
+    """Return an instance's GPU index: instances use the GPUs of `devices` round-robin; 0 if not set."""
     cards = [int(card) for card in conf.devices.split(",")] if conf.devices else [0]
     return cards[instance_index % len(cards)]
 
@@ -74,7 +74,7 @@ WORKSPACE_BYTES = 1 << 30
 
 
 def configured_shapes(conf: PredictorConf) -> DynamicShapes | None:
-    """Return the TensorRT shape ranges of `tensorrt.shapes` in config.yml, or in the files that it names.
+    """Return the TensorRT shape ranges of `tensorrt.shapes` in config.yml, or from the files named there.
 
     None if the key is not set. Raises ConfigError.
     """
@@ -91,9 +91,9 @@ def configured_shapes(conf: PredictorConf) -> DynamicShapes | None:
 def profile_shapes(
     model: ServingModel, conf: PredictorConf, dynamic_shapes: DynamicShapes | None
 ) -> DynamicShapes | None:
-    """Return the TensorRT shape ranges of a model: the Op's, else those of config.yml, else None.
+    """Return the TensorRT shape ranges of a model: those set on the Op, else in config.yml, else None.
 
-    Raises ConfigError if they don't fit the model's inputs.
+    Raises ConfigError if the ranges don't fit the model's inputs.
     """
     dynamic_shapes = dynamic_shapes or configured_shapes(conf)
     program_names = {variable.name for variable in model.feeds}

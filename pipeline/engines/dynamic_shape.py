@@ -21,7 +21,7 @@ _PLACE = re.compile(r"(?:0x[0-9a-f]+_)?(inner_var_\d+)")
 
 @dataclass(frozen=True)
 class TensorRange:
-    """One tensor's smallest, largest and most likely shape."""
+    """Smallest, largest and most likely shape of one tensor."""
 
     min: tuple[int, ...] = ()
     max: tuple[int, ...] = ()
@@ -33,7 +33,7 @@ class TensorRange:
 
     @property
     def varies(self) -> bool:
-        """Whether the tensor's shape differs between runs, or the shape that it holds as its value."""
+        """Whether the tensor's shape differs between runs, or, for a tensor that holds a shape, its value."""
         return self.min != self.max or self.min_values != self.max_values
 
 
@@ -70,15 +70,15 @@ def format_ranges(ranges: Ranges, comments: Iterable[str] = ()) -> str:
 
 
 def place_in_program(name: str) -> str:
-    """Return a tensor's name without the prefix that a predictor of a Paddle 3 model (PIR) adds."""
+    """Return the stable part of a Paddle 3 (PIR) tensor name: the name without the predictor's prefix."""
     match = _PLACE.fullmatch(name)
     return match[1] if match else name
 
 
 def is_place(name: str) -> bool:
-    """Whether this is the name of an inner tensor of a Paddle 3 model (PIR).
+    """Whether a name belongs to an inner tensor of a Paddle 3 model (PIR).
 
-    Such a name has a prefix that changes with each predictor.
+    These names have a prefix that changes with each predictor.
     """
     return _PLACE.fullmatch(name) is not None
 
@@ -158,18 +158,18 @@ class DynamicShapes:
 
     @classmethod
     def from_files(cls, paths: Sequence[Path]) -> DynamicShapes:
-        """Read shape ranges from at least one file, a file for each length class. Raises ConfigError."""
+        """Read shape ranges from one or more files, one file per length class. Raises ConfigError."""
         first, *further = map(cls.from_file, paths)
         return dataclasses.replace(first, further=tuple(further))
 
     @property
     def profiles(self) -> tuple[DynamicShapes, ...]:
-        """The shapes of each length class (a TensorRT engine each) separately, this object's first."""
+        """Shape ranges of each length class, this object's first. Each class gets its own TensorRT engine."""
         return (dataclasses.replace(self, further=()), *self.further)
 
     @property
     def longest(self) -> Shapes:
-        """The largest length on each axis of each tensor, over all length classes."""
+        """Greatest length on each axis of each tensor, over all length classes."""
         longest: dict[str, tuple[int, ...]] = {}
         for profile in self.profiles:
             for name, shape in profile.max.items():
@@ -177,7 +177,7 @@ class DynamicShapes:
         return longest
 
     def max_rows(self, feed_names: Iterable[str]) -> int | None:
-        """Return the most rows that all these model inputs may have; None if no input is described."""
+        """Return the maximum rows that all these model inputs allow; None if no input has a range."""
         names = list(feed_names)
         rows = [profile.max[name][0] for profile in self.profiles for name in names if profile.max.get(name)]
         return min(rows, default=None)
@@ -192,7 +192,7 @@ class DynamicShapes:
         )
 
     def renamed(self, names: Mapping[str, str]) -> DynamicShapes:
-        """Return the shape ranges under other names of tensors. names: the new name by the old."""
+        """Return the shape ranges with renamed tensors. names: maps each old name to its new name."""
         low, opt, high = (
             {names.get(name, name): shape for name, shape in s.items()}
             for s in (self.min, self.opt, self.max)

@@ -21,7 +21,7 @@ IMAGE_SIDE = 4  # side of an example image per unit of length: detectors need mu
 
 
 class Fed(Protocol):
-    """An object that declares model inputs: a model on disk, or its predictor."""
+    """A model on disk or a loaded predictor: an object that declares model inputs (feeds)."""
 
     @property
     def feeds(self) -> tuple[Variable, ...]: ...
@@ -62,10 +62,10 @@ def check_forms(
     any_shape: bool = False,
     allow_empty: bool = False,
 ) -> None:
-    """Check names, types, shapes and dtypes of model inputs: `check_feeds` without a look at elements.
+    """Check names, types, shapes and dtypes of model inputs like `check_feeds`, but not their elements.
 
-    It runs before requests are batched, so that a wrong feed fails its own request only. Raises the errors of
-    `check_feeds`.
+    This check runs before requests are batched, so that a wrong feed fails its own request only. Raises the
+    errors of `check_feeds`.
     """
     for variable in declared:
         _form(variable, declared, feeds, any_shape, allow_empty)
@@ -78,7 +78,7 @@ def _form(
     any_shape: bool,
     allow_empty: bool,
 ) -> Array:
-    """Return the array of one model input, if its name, type, shape and dtype fit the declaration.
+    """Check one model input's name, type, shape and dtype against its declaration, and return it as an array.
 
     Raises the errors of `check_feeds`.
     """
@@ -99,7 +99,7 @@ def _form(
 
 
 def _build_feed_array(variable: Variable, value: object) -> Array:
-    """Convert a list of texts, or a number of NumPy for a feed without axes. Raises NoArray."""
+    """Convert a list of texts to an array, or a NumPy scalar for an input without axes. Raises NoArray."""
     if is_texts(value):
         return np.array(value, object)
     if isinstance(value, np.generic):
@@ -108,9 +108,9 @@ def _build_feed_array(variable: Variable, value: object) -> Array:
 
 
 def _declares_no_element(variable: Variable, array: Array) -> bool:
-    """Whether the model declares length 0 for every axis of length 0 of this array.
+    """Whether the model declares length 0 for each axis of this array that has length 0.
 
-    A dynamic axis may not be empty: models divide by its length, or take the padding for elements.
+    A dynamic axis may not be empty: models divide by its length, or treat padding as elements.
     """
     return array.ndim == len(variable.shape) and all(
         declared == 0 for declared, length in zip(variable.shape, array.shape, strict=True) if length == 0
@@ -141,8 +141,8 @@ def as_texts(alias: str, array: Array) -> Array:
 def shares_runs(program: Path, finder: str | None, variables: Sequence[Variable]) -> bool:
     """Whether requests may share an inference: each of these inputs and outputs has a dynamic batch axis.
 
-    `finder` is an operator whose number of output rows depends on the data, or None. `program` is named in
-    the log, with the reason for False.
+    `finder` is an operator whose number of output rows depends on the data, or None. If the result is False,
+    the reason is logged for the model file `program`.
     """
     closed = next((f"{v.name} without an open batch axis" for v in variables if not v.has_rows), None)
     why = finder or closed
@@ -152,11 +152,11 @@ def shares_runs(program: Path, finder: str | None, variables: Sequence[Variable]
 
 
 def input_examples(model: Fed, rows: int, length: int) -> dict[str, Array]:
-    """Return model inputs of ones for warm-up: `rows` rows, `length` on other dynamic axes.
+    """Return model inputs filled with ones for warm-up: `rows` rows, and `length` on other dynamic axes.
 
-    Images get 4 x `length`. No input is longer than the model allows. Pass the predictor if it is loaded: it
-    knows the rank of inputs whose description left axes out. The inputs are ones because an attention mask of
-    zeros divides by zero, and 1 is an id of any vocabulary.
+    Images get sides of 4 x `length`. No input is longer than the model allows. Pass the predictor if the
+    model is loaded: a predictor knows the rank of inputs whose description leaves axes out. Ones are used
+    because an attention mask of zeros divides by zero, and 1 is a valid id in any vocabulary.
     """
     examples = {}
     for variable in model.feeds:
@@ -170,7 +170,7 @@ def input_examples(model: Fed, rows: int, length: int) -> dict[str, Array]:
 
 
 def check_promised(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Check model inputs from a client that knows the declaration: every mistake raises InvalidInput.
+    """Check model inputs whose declaration the client could read: any mistake raises InvalidInput.
 
     Returns the arrays of `check_feeds`.
     """
@@ -183,9 +183,9 @@ def check_promised(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> 
 def other_shape(
     declared: Sequence[Variable], feeds: Mapping[str, Array], *, sides: bool = False
 ) -> str | None:
-    """Return a message about the first input whose shape is not the declared one; None if all fit.
+    """Return a message about the first input whose shape differs from the declaration; None if all fit.
 
-    With `sides`, the sides of images are compared too.
+    With `sides`, the sides of images are compared, too.
     """
     for variable in declared:
         array = feeds.get(variable.alias)
@@ -239,7 +239,7 @@ def _offsets(lod: Any, name: str, rows: int) -> Array:
 
 
 def _check_dtype(variable: Variable, dtype: np.dtype[Any]) -> None:
-    """Raise InvalidInput or UnusableFeed for another dtype that can't be cast to the declared one."""
+    """Raise InvalidInput or UnusableFeed for a dtype that can't be cast to the declared dtype."""
     target = variable.numpy_dtype
     if target.kind == "O" and dtype.kind in "US":
         return

@@ -24,8 +24,8 @@ _NUMBERED_FETCH = re.compile(rf"{_OLD_FETCH.pattern}|fetch_name_\d+")
 def select_fetches(fetches: Sequence[Variable], aliases: Sequence[str]) -> tuple[Variable, ...]:
     """Return the model outputs with these aliases, in their order; all outputs if no alias is given.
 
-    An output that is selected by its old name gets that name as its alias. Raises ConfigError for an unknown
-    alias.
+    An output that is selected by a name from an older Paddle version gets that name as its alias. Raises
+    ConfigError for an unknown alias.
     """
     selected = []
     for alias in aliases:
@@ -43,7 +43,8 @@ def find_fetch(fetches: Sequence[Variable], name: str) -> Variable | None:
     """Return the model output of this alias; None if there is none.
 
     Paddle 2 called the first output `save_infer_model/scale_0.tmp_0` or `.tmp_1`, Paddle 3 calls it
-    `fetch_name_0`. An old name still finds its output, unless the model's outputs have proper names.
+    `fetch_name_0`. The names of Paddle 2 still find the output of that number, unless the model's outputs
+    have names of their own.
     """
     fetch = next((variable for variable in fetches if variable.alias == name), None)
     old = _OLD_FETCH.fullmatch(name)
@@ -60,10 +61,11 @@ def get_graph_feeds(
     *,
     takes_bfloat16: bool = False,
 ) -> tuple[Variable, ...]:
-    """Return the inputs of a model's description, with the shapes of its graph file.
+    """Return the inputs that a model's description declares, with the shapes in its graph file.
 
-    `feeds` and `fetches` are the graph's. Raises ConfigError at start-up for a description that does not
-    match the graph, and for bfloat16 unless `takes_bfloat16`: NumPy lacks that type.
+    `feeds` and `fetches` are the inputs and outputs of the graph. Raises ConfigError at start-up for a
+    description that does not match the graph, and for bfloat16 unless `takes_bfloat16`: NumPy lacks that
+    type.
     """
     if not takes_bfloat16:
         _refuse_unfeedable(model)
@@ -116,8 +118,8 @@ def measure_fetches(
 ) -> tuple[Variable, ...]:
     """Return the model outputs with the graph's shapes, corrected by inferences on 1 row and on 2 rows.
 
-    `program` is the graph file, for the log. `program_fetches` are its outputs by name. Nothing runs if all
-    outputs have a dynamic batch axis, or if an input has none. `run` maps inputs by alias to outputs by
+    `program` is the graph file, for the log. `program_fetches` are its outputs by name. No inference runs if
+    all outputs have a dynamic batch axis, or if an input lacks one. `run` maps inputs by alias to outputs by
     alias.
     """
     declared = {variable.name: variable.shape for variable in program_fetches if not variable.has_rows}

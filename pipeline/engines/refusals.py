@@ -28,7 +28,7 @@ class OutOfRange(NamedTuple):
 class FeedsRefused(ModelFailed):
     """Raised if an engine fails on inputs that each match the model's declaration.
 
-    `reason` is the engine's message. `unequal` says that inputs which are declared alike differ in shape.
+    `reason` is the engine's message. `unequal` tells that inputs with equal declared shapes differ in shape.
     """
 
     def __init__(
@@ -53,9 +53,10 @@ def build_run_error(
 ) -> ServingError:
     """Return the error of a failed inference: UnusableFeed for a mistake in the inputs, else FeedsRefused.
 
-    DeviceLost if the engine's message says that the GPU is unusable now.
+    Returns DeviceLost if the engine's message says that the GPU can't be used any more.
 
-    engine: its name in messages. reason: its message. out_of_range: the number that it could not look up.
+    engine: the engine's name for messages. reason: the engine's message. out_of_range: the index that is not
+    in a lookup table.
     """
     if is_device_lost(reason):
         return DeviceLost(f"{engine} has lost the GPU: {reason}")
@@ -69,7 +70,7 @@ def build_run_error(
 
 
 def _are_unequal(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> bool:
-    """Whether model inputs differ in rows, or in shape although they are declared alike."""
+    """Whether model inputs differ in rows, or inputs with the same declared shape differ in shape."""
     rows = {feeds[variable.alias].shape[:1] for variable in declared if variable.has_rows}
     alike = {variable.shape for variable in declared}
     shapes = {(variable.shape, feeds[variable.alias].shape) for variable in declared}
@@ -79,9 +80,9 @@ def _are_unequal(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> bo
 def _describe_failed_lookup(
     declared: Sequence[Variable], feeds: Mapping[str, Array], number: OutOfRange
 ) -> str | None:
-    """Return a message about the input that holds a number beyond the lookup table; None if there is none.
+    """Return a message about the input that holds the index beyond a lookup table; None if there is none.
 
-    An input that is long enough to have the number as a position is named, too.
+    An input whose length exceeds the index is named, too: the index may be a position in the input.
     """
     table_range = f"the model has {number.low} to {number.high}"
     holding = too_long = None

@@ -79,10 +79,13 @@ class _Endpoint:
 
 
 class Endpoints:
-    """The servers of one remote Op, with retries at the next server. Several threads may call at once."""
+    """The servers of one Op (step) with a remote model. Failed calls are retried at the next server.
+
+    Several threads may call at once.
+    """
 
     def __init__(self, conf: RemoteConf, protocol: str) -> None:
-        """Open a channel to each server. `protocol` names the expected protocol in messages.
+        """Open a channel to each server. `protocol` is the protocol's name for error messages.
 
         Raises ConfigError for an invalid key file.
         """
@@ -100,8 +103,8 @@ class Endpoints:
         traceparent: sent as metadata with each try; empty for a request that is not traced.
 
         A try without a response, or refused for overload, is repeated at the next endpoint. A failed
-        connection costs no try while an endpoint is untried. Raises a ServingError that names the endpoint,
-        and DeadlineExceeded at `deadline` (time.monotonic).
+        connection does not count as a try while another endpoint is untried. Raises a ServingError that names
+        the endpoint, and DeadlineExceeded at `deadline` (time.monotonic).
         """
         data = message.SerializeToString()
         trace: Metadata = (("traceparent", traceparent),) if traceparent else ()
@@ -142,7 +145,7 @@ class Endpoints:
             endpoint.channel.close()
 
     def _order(self) -> list[_Endpoint]:
-        """Return the servers in the order of tries: the next in turn first, recently failed ones last."""
+        """Return the servers in the order of tries: round-robin, with recently failed servers last."""
         now = time.monotonic()
         awake = [endpoint for endpoint in self._endpoints if endpoint.rests_until <= now]
         resting = [endpoint for endpoint in self._endpoints if endpoint.rests_until > now]
@@ -200,9 +203,9 @@ METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 class PipelinePredictor(RemotePredictor):
     """Client of a remote Pipeline service, in Paddle Serving's gRPC protocol.
 
-    Outputs have Paddle Serving's form: `{key: [text]}`, and arrays for tensors. Inputs are sent in
-    PipelineClient's form: `str` unchanged and arrays as their repr, or all as tensors after
-    `set_pack_tensor_format(True)`. `fetch_list` selects keys of the answer.
+    Outputs have Paddle Serving's form: `{key: [text]}`, and arrays for tensors. Inputs are sent as by
+    PipelineClient: `str` unchanged and arrays as their repr, or, after `set_pack_tensor_format(True)`, all as
+    tensors. `fetch_list` selects keys of the answer.
     """
 
     merges = False
@@ -354,9 +357,9 @@ class V2Predictor(RemotePredictor):
         return self._loaded_signature
 
     def _build_request(self, signature: _Signature, feeds: Mapping[str, Any]) -> ModelInferRequest:
-        """Return a request with these inputs.
+        """Return a KServe request with these inputs.
 
-        Raises InvalidInput for a dtype or shape other than the server's.
+        Raises InvalidInput for a dtype or shape that differs from the server's metadata.
         """
         request = ModelInferRequest(model_name=self._model_name)
         for fetch in signature.fetches:
@@ -385,7 +388,7 @@ def _variables(tensors: Iterable[ModelMetadataResponse.TensorMetadata]) -> tuple
 
 
 def _texts_as_objects(variables: Sequence[Variable], feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert NumPy's fixed-width text arrays to arrays of objects, for BYTES feeds."""
+    """Convert NumPy's fixed-width text arrays to arrays of objects, as needed for BYTES inputs."""
     converted = dict(feeds)
     for variable in variables:
         array = feeds.get(variable.alias)

@@ -48,8 +48,9 @@ class RemotePredictor(ABC):
     ) -> dict[str, Any]:
         """Send inputs to a server, and return the outputs by name, before `deadline` (by time.monotonic).
 
-        traceparent: the W3C header of a traced request, which the server continues; empty without a trace.
-        Raises DeadlineExceeded, RemoteUnreachable, Overloaded, InvalidInput, ModelFailed, or RemoteRefused.
+        traceparent: W3C header of a traced request, by which the server continues the trace; empty without a
+        trace. Raises DeadlineExceeded, RemoteUnreachable, Overloaded, InvalidInput, ModelFailed, or
+        RemoteRefused.
         """
 
     @abstractmethod

@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 
 class Reshape(NamedTuple):
-    """A tensor's shapes, without the batch axis and with -1 for any length."""
+    """The shapes of a reshaped tensor, without the batch axis. -1 stands for any length."""
 
     outer: Shape  # seen by callers
     inner: Shape  # seen by the model
@@ -30,7 +30,7 @@ class Reshapes(NamedTuple):
 
 
 class Reshaped:
-    """Wraps a predictor whose callers see other tensor shapes: reshapes its inputs and outputs."""
+    """Wraps a predictor whose callers see other tensor shapes than the model: reshapes inputs and outputs."""
 
     def __init__(self, predictor: Predictor, reshapes: Reshapes) -> None:
         self._predictor = predictor
@@ -40,7 +40,10 @@ class Reshaped:
         self.merges = predictor.merges
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run inference: input arrays by alias to output arrays by alias, both in the callers' shapes."""
+        """Run inference on input arrays by alias. Returns output arrays by alias.
+
+        Both have the callers' shapes.
+        """
         _, outputs, rows = self._reshapes
         return {
             name: _reshape(array, outputs[name].inner, outputs[name].outer, rows)
@@ -50,7 +53,10 @@ class Reshaped:
         }
 
     def _inner(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the input arrays in the model's shapes. Raises UnusableFeed for an array of another size."""
+        """Return the input arrays in the model's shapes.
+
+        Raises UnusableFeed for an array with a wrong number of elements.
+        """
         inputs, _, rows = self._reshapes
         inner = dict(feeds)
         for name in inputs.keys() & feeds.keys():

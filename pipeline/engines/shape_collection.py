@@ -38,10 +38,10 @@ def collect_ranges(
     opt: int,
     advance: Callable[[], None] = lambda: None,
 ) -> Ranges:
-    """Return the shape ranges of a Paddle model's inputs, and of the inner tensors that depend on them.
+    """Return the shape ranges of a Paddle model's inputs, and of inner tensors whose shapes depend on them.
 
-    The model runs on all `batches`. `program` is its graph file, `params` its weights. `opt` is the index of
-    the batch with the most likely shapes. Inputs come first. Weights, constants and tensors with a fixed
+    The model runs on all `batches`. `program` is the graph file, `params` the weight file. `opt` is the index
+    of the batch with the most likely shapes. Inputs come first. Weights, constants and tensors with a fixed
     shape are left out. `advance` is called after each batch. Raises ModelFailed with Paddle's reason.
     """
     over_all = _collect_shapes(program, params, batches, advance)
@@ -72,7 +72,7 @@ def feed_ranges(batches: Sequence[Batch], opt: int) -> Ranges:
 def likeliest(batches: Sequence[Batch]) -> int:
     """Return the index of the batch that is typical of a busy service.
 
-    It is the median in size among the batches with most rows.
+    That is the batch of median size among the batches with the most rows.
     """
     rows = [max(len(array) for array in batch.values()) for batch in batches]
     sizes = [sum(array.size for array in batch.values()) for batch in batches]
@@ -81,7 +81,7 @@ def likeliest(batches: Sequence[Batch]) -> int:
 
 
 def collected_file(model: ServingModel, conf: PredictorConf) -> Path:
-    """Return the file of shape ranges for `tensorrt.auto_collect`; collect them if it does not exist.
+    """Return the file of shape ranges for `tensorrt.auto_collect`. If there is no file, collect the ranges.
 
     The file is in the folder of built engines. Raises ConfigError if the model can't run `collect_lengths` or
     `collect_batches`.
@@ -163,7 +163,7 @@ def _collect_shapes(
 
 
 def _has_constant_axis(feeds: Shapes, batches: Sequence[Batch]) -> bool:
-    """Whether a dynamic axis of an input has one length in all batches."""
+    """Whether a dynamic axis of an input has the same length in all batches."""
     return any(
         len({batch[name].shape[axis] for batch in batches}) == 1
         for name, shape in feeds.items()
@@ -173,7 +173,10 @@ def _has_constant_axis(feeds: Shapes, batches: Sequence[Batch]) -> bool:
 
 
 def _change_lengths(feeds: Shapes, batch: Batch) -> Batch:
-    """Return the batch with each dynamic axis shorter by 1, since it may have the maximum; 1 becomes 2."""
+    """Return the batch with the length of each dynamic axis reduced by 1, or increased from 1 to 2.
+
+    Lengths are not increased otherwise, because they may be at the maximum.
+    """
     other = dict(batch)
     for name, shape in feeds.items():
         for axis, dim in enumerate(shape):

@@ -14,9 +14,10 @@ from pipeline.models.signature import Variable
 
 
 class Stateful:
-    """Wraps a predictor of sequences: moves the batch axis of states to the front, and adds constants.
+    """Wraps a predictor with sequence states: makes their batch axis the first, and adds constants.
 
-    Rows of several requests are then joined along the first axis of every input, as everywhere.
+    The constants are inputs that clients do not send. Rows of several requests can then be joined along the
+    first axis of every input, as for other models.
     """
 
     def __init__(
@@ -33,7 +34,10 @@ class Stateful:
         self.merges = all(variable.has_rows for variable in (*self.feeds, *self.fetches))
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run inference: input arrays by alias to output arrays by alias, with the batch axes in front."""
+        """Run inference on input arrays by alias. Returns output arrays by alias.
+
+        Batch axes come first in both.
+        """
         outputs = self._predictor.run(self._inner(feeds))
         return {
             name: np.ascontiguousarray(np.moveaxis(array, self._outputs[name], 0))

@@ -47,8 +47,8 @@ CONVERSION_COMMANDS = {"convert": "convert", "convert-env": "convert.steps.new_e
 def run_conversion(argv: Sequence[str]) -> int:
     """Run `paddlewheel convert` or `convert-env` by its module's name, and return the exit code.
 
-    argv: the command and its arguments. The module is named and not imported, because serving needs no
-    converter.
+    argv: the command and its arguments. The module is run by name and not imported, because serving does not
+    need the converter.
     """
     command, *arguments = argv
     sys.argv = [f"paddlewheel {command}", *arguments]
@@ -64,7 +64,7 @@ def run_conversion(argv: Sequence[str]) -> int:
 def add_conversion(commands: Commands) -> None:
     """List the commands `convert` and `convert-env` in the output of `paddlewheel --help`.
 
-    They are listed only: `run_conversion` runs them, and their modules parse the arguments.
+    The commands are only listed: `run_conversion` runs them, and their modules parse the arguments.
     """
     add_command(
         commands,
@@ -88,9 +88,9 @@ EXIT_MISS = 1
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a `paddlewheel` command, and return the exit code of the process.
 
-    argv: the command and its arguments, by default those of the process. 0: done. 1: the doctor found
-    something missing, no service could be stopped, a row got no answer, or a new version does not take over.
-    2: the command can't be done. `run` returns the exit code of the script.
+    argv: the command and its arguments, by default sys.argv. Exit codes: 0 for success. 1 if `doctor` found
+    something missing, no service could be stopped, a row got no answer, or an upgrade kept the old version. 2
+    if the command can't be carried out. `run` returns the exit code of the script.
     """
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in CONVERSION_COMMANDS:
@@ -287,7 +287,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_group(commands: Commands, name: str) -> Commands:
-    """Add a command that has commands of its own, and return the place for these."""
+    """Add a command that has subcommands, and return the object to which subcommands are added."""
     help_text, example, metavar = _GROUPS[name]
     parser = commands.add_parser(name, help=help_text, epilog=f"Example: {example}")
     return parser.add_subparsers(required=True, metavar=metavar)

@@ -80,7 +80,7 @@ def _parse_positive(text: str) -> int:
 
 
 def _parse_memory(text: str) -> int:
-    """Parse a size of memory as Kubernetes writes it, such as 900Mi or 2Gi, to bytes."""
+    """Parse a memory size in Kubernetes' notation, such as 900Mi or 2Gi, to bytes."""
     match = re.fullmatch(r"([1-9]\d{0,5})(Mi|Gi)", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no size like 900Mi or 2Gi")
@@ -104,7 +104,7 @@ def _parse_pair(text: str) -> tuple[str, str]:
 
 
 def _parse_parameter(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE to a name and a value, which is decoded JSON, or the text if it is no JSON."""
+    """Parse NAME=VALUE to a name and a value. The value is decoded as JSON, or else kept as text."""
     name, value = _parse_pair(text)
     try:
         return name, json.loads(value)
@@ -240,7 +240,7 @@ class NewOptions(ModelOptions):
 
     @property
     def model_options(self) -> ModelOptions:
-        """The command-line options that describe the model's inputs and outputs, without the others."""
+        """The command-line options that describe the model's inputs and outputs, without other options."""
         names = [field.name for field in dataclasses.fields(ModelOptions)]
         return ModelOptions(**{name: getattr(self, name) for name in names})
 
@@ -334,7 +334,7 @@ _ROWS_SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringOptions:
-    """The options that `score` and `evaluate` share: the model to ask, and how rows become requests.
+    """The options that `score` and `evaluate` share: the model that answers, and how rows become requests.
 
     Rows are the lines of a data file. `service` is a running service, `model` a model run in this process.
     """
@@ -380,7 +380,7 @@ class ScoringOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreOptions(ScoringOptions):
-    """The options of `paddlewheel score`, which writes the rows of a file with a service's answers."""
+    """The options of `paddlewheel score`, which has a service answer the rows of a file."""
 
     source: Path = argument(metavar="IN", help=_ROWS)
     out: Path = argument(metavar="OUT", help="rows with their answers, in the same order")
@@ -409,7 +409,7 @@ class EvaluateOptions(ScoringOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportTritonOptions:
-    """The options of `paddlewheel export triton`, which writes a text service as a model repository."""
+    """The options of `paddlewheel export triton`, which exports a text service as a model repository."""
 
     service: Path | None = option(
         group="source", required=True, metavar="PATH", help="of a service, or its script"
@@ -460,7 +460,7 @@ class ExportKubernetesOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class UpgradeOptions(ConnectionOptions):
-    """The options of `paddlewheel upgrade`, which replaces a model if the new version answers as the old."""
+    """The options of `paddlewheel upgrade`, which replaces a model if the new version's answers agree."""
 
     model: str = argument(metavar="MODEL", help="a loaded model of a repository, or the Op of a script")
     version: str = argument(metavar="NEW", help="the version on disk that shall take over, such as 2")
@@ -511,7 +511,7 @@ class UpgradeOptions(ConnectionOptions):
 
     @property
     def request_document(self) -> dict[str, Any]:
-        """The body of the request that begins the upgrade."""
+        """The JSON body of the request that starts the upgrade."""
         limits = {"requests": self.requests, "minutes": self.minutes}
         return {
             "version": self.version,
@@ -530,7 +530,7 @@ class UpgradeOptions(ConnectionOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
-    """The options of `paddlewheel agent`, which runs workers for the fronts of other machines."""
+    """The options of `paddlewheel agent`, which runs workers for services on other machines."""
 
     address: str = option(
         default="127.0.0.1:7071", metavar="HOST:PORT", help="where fronts connect (%(default)s)"
@@ -590,7 +590,7 @@ class KillOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StopOptions(KillOptions):
-    """The options of `paddlewheel stop`: the options of `kill`, and how long to wait for the end."""
+    """The options of `paddlewheel stop`: the options of `kill`, and how long to wait until services end."""
 
     timeout: float = option(
         default=60.0, metavar="SECONDS", help="how long their end is waited for (%(default)g)"

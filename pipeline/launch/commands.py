@@ -30,8 +30,8 @@ def add_command(
 ) -> argparse.ArgumentParser:
     """Add a subcommand to a command line, and return its parser.
 
-    command: the function that runs it; the parsed namespace has it as `command`. help_text: its line in
-    --help. example: a command line that --help of the subcommand shows.
+    command: the function that runs the subcommand; stored as `command` in the parsed namespace. help_text:
+    the subcommand's line in --help. example: a command line shown by the subcommand's --help.
     """
     description = f"{help_text[0].upper()}{help_text[1:]}."
     parser = commands.add_parser(name, help=help_text, description=description, epilog=f"Example: {example}")
@@ -42,7 +42,7 @@ def add_command(
 def require_place(option: str, file: Path) -> None:
     """Raise ConfigError if `file` can't be created because its folder is missing or not writable.
 
-    Called before long work. option: the command-line option that named the file, for the message.
+    This check runs before long work. option: the command-line option that named the file, for the message.
     """
     folder = file.absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
@@ -53,7 +53,7 @@ def require_place(option: str, file: Path) -> None:
 def find_service_files(service: Path, config: Path | None) -> tuple[Path, Path]:
     """Return the paths of a service's script and of its config.yml. Raise ConfigError if either is missing.
 
-    service: folder of a service, or its script. config: in place of config.yml beside the script.
+    service: folder or script of a service. config: path to use instead of the config.yml beside the script.
     """
     script = service / "web_service.py" if service.is_dir() else service
     if not script.is_file():
@@ -80,7 +80,7 @@ def _typed(program: Path) -> str:
 def paddlewheel() -> str:
     """Return the shell command that runs `paddlewheel` in this environment, for printed instructions.
 
-    It is `paddlewheel`, a path to it, or `PYTHON -m pipeline`.
+    The command is `paddlewheel`, a path to that program, or `PYTHON -m pipeline`.
     """
     python = interpreter()
     if python == "python3":

@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError
 
 
 class Kind(NamedTuple):
-    """The kind of value that a flag takes."""
+    """The kind of value that a command-line flag takes."""
 
     shown: str  # in --help and in the table of flags
     parse: Callable[[str], Any]  # raises argparse.ArgumentTypeError
@@ -26,7 +26,10 @@ _MAX_PORT = 65535
 
 
 def repository_folder(text: str) -> Path | Bucket:
-    """Parse the path of a Triton model repository. Raise argparse's error for other buckets than S3's."""
+    """Parse the path of a Triton model repository: a folder or an S3 URL.
+
+    Raises argparse's error for other kinds of buckets.
+    """
     scheme, separator, _ = text.partition("://")
     if separator and scheme == "s3":
         try:
@@ -42,7 +45,10 @@ def repository_folder(text: str) -> Path | Bucket:
 
 
 def parse_bool(text: str) -> bool:
-    """Parse a boolean flag as Triton does: true, false, 1, 0, on or off. Raise argparse's error else."""
+    """Parse a boolean flag as Triton does: true, false, 1, 0, on or off.
+
+    Raises argparse's error for other texts.
+    """
     lowered = text.lower()
     if lowered not in ("true", "false", "1", "0", "on", "off"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
@@ -89,7 +95,10 @@ def _parse_number(text: str) -> float:
 
 
 def _written(shown: str, pattern: str) -> Kind:
-    """Return the kind of values that match a regular expression. shown: the form, for --help and errors."""
+    """Return a kind of flag values: texts that match a regular expression.
+
+    shown: the form of the texts, for --help and errors.
+    """
 
     def parse(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -100,7 +109,7 @@ def _written(shown: str, pattern: str) -> Kind:
 
 
 def choice(*names: str) -> Kind:
-    """Return the kind of values that are one of these lower-case names, written in any case."""
+    """Return a kind of flag values: one of these lower-case names, which may be written in any case."""
     return Kind("|".join(names), str.lower, {"choices": names})
 
 

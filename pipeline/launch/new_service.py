@@ -147,7 +147,7 @@ _TYPES = {"string": "text", "float16": "number", "float32": "number", "float64":
 
 
 def with_description(model: ServingModel, options: ModelOptions) -> ServingModel:
-    """Return the model with the description of inputs and outputs that the options of `new` ask for.
+    """Return the model with its inputs and outputs described by the options of `paddlewheel new`.
 
     The description becomes the serving.yml of the new service. Without options the model is returned
     unchanged. Raises ConfigError for options that do not fit the model.
@@ -179,7 +179,8 @@ def with_description(model: ServingModel, options: ModelOptions) -> ServingModel
 def describe_reading(description: Description) -> str:
     """Return sentences on how the service preprocesses its inputs, such as resize and mean of images.
 
-    Users compare them with the training. Empty for models that take plain tensors.
+    Users compare these sentences with the preprocessing in training. Empty for models that take plain
+    tensors.
     """
     remarks = [_REMARKS[item.kind](item) for item in description.inputs.values() if item.kind in _REMARKS]
     return " ".join(remarks)
@@ -250,7 +251,8 @@ OUTPUT_KINDS = ("classes", "multilabel", "tokens", *OF_TEXTS, "tensor")
 def _outputs(model: ServingModel, labels: Sequence[str], options: ModelOptions) -> dict[str, Any]:
     """Return the `outputs` section of serving.yml: labels with scores for a classifier, else tensors.
 
-    labels: names of the classes. Raises ConfigError if the model has no scores for the requested kind.
+    labels: names of the classes. Raises ConfigError if the model has no scores for the requested kind of
+    output.
     """
     scores = find_score_fetch(model.fetches, labels)
     kind = options.output or _guess_kind(model, scores, options.input)
@@ -335,7 +337,7 @@ MAX_COMMAND_LENGTH = 400  # characters of a body in a command; a longer body get
 
 @dataclass(frozen=True)
 class NewApp:
-    """A new service that `paddlewheel new` is about to write: texts of its files, and instructions."""
+    """A new service, not yet written to disk, of `paddlewheel new`: texts of its files, and instructions."""
 
     directory: Path
     name: str
@@ -360,8 +362,8 @@ class NewApp:
     ) -> NewApp:
         """Validate the name, model, options and folder, and return the new service. Writes nothing.
 
-        model: folder of the model. copies: copy the model to the new folder, unless it is there already.
-        Raises ConfigError.
+        model: folder of the model. copies: whether the model is copied to the new folder, unless it is
+        already there. Raises ConfigError.
         """
         folder = directory.resolve()
         name = name or folder.name
@@ -439,7 +441,7 @@ class NewApp:
     def question(self) -> str:
         """Return a shell command that sends the example request to the running service.
 
-        It is typed in the folder in which `paddlewheel new` was run.
+        The user runs the command in the folder in which `paddlewheel new` was run.
         """
         file = str(self.directory / self.example_file) if self.example_file else ""
         return self.example.command(f"localhost:{self.http_port}", file)
@@ -452,7 +454,7 @@ class NewApp:
     def next_steps(self, *, starts: bool = False) -> str:
         """Return the text that tells the user how to start the service and send a request.
 
-        starts: this command starts the service itself, so that only the request is explained.
+        starts: whether this command starts the service itself, so that the text only explains the request.
         """
         described = ADDITIONS if self.describes else ""
         copied = f"{MODEL_NAME}/" if self.copies else ""
@@ -473,7 +475,7 @@ class NewApp:
 def padding_remark(model: ServingModel) -> str:
     """Return a sentence on which requests to this model can share a batch.
 
-    It depends on the batch dimension, and on inputs that may be padded to one length.
+    That depends on the batch dimension, and on inputs that may be padded to a common length.
     """
     closed = [feed for feed in model.feeds if not feed.has_rows]
     if closed:
@@ -521,7 +523,7 @@ def write_app(app: NewApp) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError if `name` can't be the name of a service, which is part of its URLs."""
+    """Raise ConfigError if `name` is not a valid service name, which is part of URLs."""
     if not re.fullmatch(r"[^\W\d][\w.-]*", name):
         raise ConfigError(
             f"a service can't be named {name!r}; give it a name that starts with a letter and holds letters, "
@@ -531,7 +533,7 @@ def check_name(name: str) -> None:
 
 
 def _check_aliases(model: ServingModel) -> None:
-    """Raise ConfigError for tensor names that would break the generated script or config.yml."""
+    """Raise ConfigError for tensor names that would make the generated script or config.yml invalid."""
     for variable in (*model.feeds, *model.fetches):
         if not re.fullmatch(r"[\w.:/@-]+", variable.alias):
             raise ConfigError(
@@ -541,7 +543,7 @@ def _check_aliases(model: ServingModel) -> None:
 
 
 def _check_room(folder: Path, model_path: Path) -> None:
-    """Raise ConfigError if `folder` exists and has other files than the model."""
+    """Raise ConfigError if `folder` exists and has files other than the model's."""
     if not folder.exists():
         return
     if not folder.is_dir():

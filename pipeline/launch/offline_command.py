@@ -17,9 +17,9 @@ from pipeline.offline.target import Target
 
 
 def run_score(options: ScoreOptions) -> None:
-    """Write the rows of a data file with the answers of a service, and print a summary.
+    """Send the rows of a data file to a service, write them with the answers, and print a summary.
 
-    Raises ConfigError, BadRow for a row that is refused, and Unanswered if the service does not answer.
+    Raises ConfigError, BadRow for a refused row, and Unanswered if the service does not answer.
     """
     progress_console = Console(stderr=True, markup=False, highlight=False)
     job = replace(
@@ -46,8 +46,8 @@ def _build_job(options: ScoringOptions, source: Path, out: Path) -> Job:
 def run_evaluate(options: EvaluateOptions) -> None:
     """Compare answers with the labels of a data file, and print accuracy and the other metrics.
 
-    The file holds the answers already, or a service or model of the options answers the rows first. Raises
-    ConfigError, BadRow for a row that is refused, and Unanswered if the service does not answer.
+    The file already has the answers, or the service or model that the options name answers the rows first.
+    Raises ConfigError, BadRow for a refused row, and Unanswered if the service does not answer.
     """
     with tempfile.TemporaryDirectory(prefix="evaluate-") as folder, _target(options) as target:
         if target is None:
@@ -63,7 +63,7 @@ def run_evaluate(options: EvaluateOptions) -> None:
 
 
 def _score_and_evaluate(options: EvaluateOptions, target: Target, out: Path) -> Evaluation:
-    """Have `target`, a service or model, answer the rows of the file, and evaluate the answers.
+    """Send the rows of the file to `target`, a service or model, and evaluate the answers.
 
     out: file for the answers. The evaluation includes the latencies of the requests.
     """
@@ -79,7 +79,7 @@ def _score_and_evaluate(options: EvaluateOptions, target: Target, out: Path) -> 
 
 @contextlib.contextmanager
 def _target(options: ScoringOptions) -> Iterator[Target | None]:
-    """Yield the service or in-process model that the options name; None if they name neither.
+    """Yield the service or in-process model that the options name; None if they name none.
 
     Raises ConfigError.
     """

@@ -28,10 +28,10 @@ from pipeline.process.processes import python_module
 
 
 def ray_up(options: RayUpOptions) -> None:
-    """Run a service script or a model repository whose workers are on the nodes of a Ray cluster.
+    """Run a service script or a model repository, with its workers on the nodes of a Ray cluster.
 
-    Does not return: the front takes over this process. Raises ConfigError without Ray, for wrong options, and
-    without a cluster at the address.
+    Does not return: this process becomes the front process. Raises ConfigError without Ray, for wrong
+    options, and without a cluster at the address.
     """
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("Ray is not installed here; install it with: pip install 'paddlewheel[ray]'")
@@ -76,7 +76,10 @@ def parse_serve_flags(repository: Path, flags: Sequence[str]) -> ServeOptions:
 
 
 def _serve_repository(repository: Path, options: ServeOptions) -> None:
-    """Serve a model repository, which is the working folder of the front and its workers."""
+    """Serve a model repository.
+
+    Its folder becomes the working folder of the front process and the workers.
+    """
     from pipeline.launch.serve_command import serve_repository
 
     os.chdir(repository)
@@ -84,7 +87,10 @@ def _serve_repository(repository: Path, options: ServeOptions) -> None:
 
 
 def check_tls_files(options: RayUpOptions) -> dict[str, str]:
-    """Return the files of TLS as settings of the placer, or nothing without TLS. Raises ConfigError."""
+    """Check the TLS options, and return the files' paths as settings for `start_placer`.
+
+    Empty without TLS. Raises ConfigError.
+    """
     files = {"cert_file": options.cert, "key_file": options.key, "ca_file": options.ca}
     if not any(files.values()):
         return {}
@@ -100,7 +106,7 @@ def check_tls_files(options: RayUpOptions) -> dict[str, str]:
 def check_resources(resources: Collection[str], app: App) -> None:
     """Raise ConfigError if `--resources` names an Op or model that the service does not have.
 
-    Nothing is checked where models can be loaded later.
+    Nothing is checked if models can be loaded later.
     """
     if app.repository is not None and (app.config.v2.model_control == "explicit" or app.repository.poll_s):
         return
@@ -112,7 +118,10 @@ def check_resources(resources: Collection[str], app: App) -> None:
 
 
 def start_placer(settings: dict[str, object], listening: socket.socket) -> str:
-    """Start the placer of this process. Return an error message if the Ray cluster can't be used."""
+    """Start the placer, a process that starts workers on a Ray cluster.
+
+    Return an error message if the cluster can't be used.
+    """
     reading_fd, writing_fd = os.pipe()
     encoded = json.dumps({**settings, "ready_fd": writing_fd})
     supervisor = subprocess.Popen(
@@ -130,7 +139,7 @@ def start_placer(settings: dict[str, object], listening: socket.socket) -> str:
 
 
 def parse_resources(values: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the Ray resources of a worker by Op, from values such as "ocr=CPU:2,GPU:1".
+    """Return the Ray resources of a worker by Op (step), from options such as "ocr=CPU:2,GPU:1".
 
     Raises ConfigError.
     """

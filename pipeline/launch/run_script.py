@@ -22,8 +22,8 @@ def run_script(
     """Run the Python script of a service, as `python3 SCRIPT ARGUMENTS` does, in this process.
 
     If `script` is a folder, its web_service.py runs with that folder as the working directory. config: file
-    that replaces the configuration which the script gives to `prepare_pipeline_config` or `prepare_server`.
-    show_config: print the resolved configuration and exit. Does not return when the script serves: the server
+    that replaces the configuration that the script passes to `prepare_pipeline_config` or `prepare_server`.
+    show_config: print the resolved configuration and exit. Does not return if the script serves: the server
     takes over this process. Raises ConfigError for a missing file and for a script that serves nothing.
     """
     folder = script if script.is_dir() else None

@@ -29,7 +29,7 @@ _LOG_FORMATS = {None: "text", "default": "triton", "iso8601": "triton_iso8601"}
 
 
 def serve_repository(options: ServeOptions) -> None:
-    """Replace this process by a server of the Triton model repository that the flags name.
+    """Replace this process with a server of the Triton model repository that the flags name.
 
     Raises ConfigError for wrong flags.
     """
@@ -124,9 +124,9 @@ def _config(options: ServeOptions) -> dict[str, Any]:
 
 
 def _log_to(path: Path) -> None:
-    """Append standard output and error of this process, and of the server after it, to a file.
+    """Redirect standard output and error of this process, and of the server that replaces it, to a file.
 
-    Raises ConfigError if the file can't be opened.
+    The output is appended. Raises ConfigError if the file can't be opened.
     """
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -138,7 +138,7 @@ def _log_to(path: Path) -> None:
 
 
 def _level(options: ServeOptions) -> str:
-    """Return the log level of the server ("DEBUG", "INFO", "WARNING" or "ERROR") from Triton's flags."""
+    """Return the server's log level ("DEBUG", "INFO", "WARNING" or "ERROR") for Triton's logging flags."""
     if options.log_verbose > 0:
         return "DEBUG"
     levels = {"INFO": options.log_info, "WARNING": options.log_warning}

@@ -44,7 +44,7 @@ GRPC_ARGUMENTS = {  # gRPC's channel argument by flag
 
 @dataclass(frozen=True)
 class _Section:
-    """A section of --help, which declares its flags as dataclass fields."""
+    """A section of --help of `paddlewheel serve`. The methods declare its flags as dataclass fields."""
 
     title: str
 
@@ -60,7 +60,7 @@ class _Section:
         """Declare a flag.
 
         names: the flag's spellings, by default the field's name with hyphens. default: () declares a flag
-        that may be repeated. default_text: the default as --help shows it, if the value does not say it.
+        that may be repeated. default_text: the default as shown in --help, if the value itself is not clear.
         settings: further keyword arguments of argparse's `add_argument`.
         """
         shown = default_text or _format_default(default)
@@ -76,15 +76,15 @@ class _Section:
         )
 
     def ignored(self, reason: str, kind: Kind, *, repeated: bool = False) -> Any:
-        """Declare a flag of Triton that is accepted without effect, with the reason."""
+        """Declare a Triton flag that is accepted but has no effect. reason: why, for --help."""
         return self.flag(f"{NO_EFFECT}{reason}", kind, default=() if repeated else None)
 
     def refused(self, reason: str, kind: Kind) -> Any:
-        """Declare a flag of Triton that limits or protects something: to ignore it would be unsafe."""
+        """Declare a refused flag of Triton, which limits or protects something: to ignore it is unsafe."""
         return self.flag(f"{REFUSED}{reason}", kind, default=())
 
     def restriction(self, flag: str) -> Any:
-        """Declare a flag that restricts APIs to requests with a header."""
+        """Declare a flag that restricts APIs to requests with a certain header."""
         return self.flag(
             f"answer these APIs only to requests with the header {RESTRICTIONS[flag]}KEY: VALUE "
             f"({', '.join(APIS)})",
@@ -93,7 +93,7 @@ class _Section:
         )
 
     def channel_argument(self, flag: str, kind: Kind = COUNT) -> Any:
-        """Declare a flag that sets an argument of gRPC's channels."""
+        """Declare a flag that sets a gRPC channel argument."""
         return self.flag(f"gRPC's {GRPC_ARGUMENTS[flag]}", kind)
 
 
@@ -121,9 +121,9 @@ _MEMORY = _Section("Memory and devices")
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """Triton's flags, with Triton's names, and those that this project adds.
+    """Triton's command-line flags, under Triton's names, and the flags that this project adds.
 
-    A flag without effect is None or () unless the command line has it.
+    A flag without effect is None or () unless the command line has the flag.
     """
 
     id: str = _SERVER.flag("the server's name in its metadata", TEXT, "--id", "-id", default="triton")
@@ -348,16 +348,16 @@ USAGE = "%(prog)s --model-repository DIR [--FLAG=VALUE ...]"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add all flags of Triton to a parser, also flags that are refused or have no effect.
+    """Add all flags of Triton to a parser, including flags that are refused or have no effect.
 
-    As with getopt_long, the beginning of a flag's name stands for the flag if it begins no other.
+    As with getopt_long, a flag may be abbreviated to any unambiguous beginning of its name.
     """
     parser.usage = USAGE
     add_options(parser, ServeOptions)
 
 
 def check_flags(options: ServeOptions) -> list[str]:
-    """Return a line for the user about each given flag that has no effect.
+    """Return a line for the user about each flag in the command line that has no effect.
 
     Raises ConfigError for a refused flag, and for flags that exclude each other.
     """
@@ -405,7 +405,7 @@ def _list_ports(options: ServeOptions) -> list[tuple[str, int]]:
 
 
 def get_option(options: ServeOptions, flag: str) -> Any:
-    """Return the value of a flag, which is written with hyphens."""
+    """Return the value of a command-line flag. flag: the flag's name, written with hyphens."""
     return getattr(options, flag.replace("-", "_"))
 
 

@@ -26,15 +26,15 @@ COMMAND_CHARS = 120
 
 
 class NotStopped(ServingError):
-    """Raised if no service matches, may not be signalled, or ends in time; the exit code is 1."""
+    """Raised if no service matches, or one may not be signalled or does not end in time; exit code 1."""
 
     exit_code = 1
 
 
 def choose_services(port: int | None = None, pid: int | None = None) -> list[RunningService]:
-    """Return the running services to stop: by port, by process id, or all of this folder.
+    """Return the running services to stop: by port, by process id, or all services of this folder.
 
-    Raises NotStopped if there is none; the message names services elsewhere.
+    Raises NotStopped if there is none; the message names services of other folders.
     """
     services = running_services()
     if port is not None:
@@ -57,8 +57,8 @@ def choose_services(port: int | None = None, pid: int | None = None) -> list[Run
 def stop(services: Sequence[RunningService], timeout_s: float) -> None:
     """Stop services gracefully (SIGTERM), and wait until they have answered their admitted requests.
 
-    timeout_s: for all services together. Raises NotStopped for services that still run then; they go on
-    ending.
+    timeout_s: for all services together. Raises NotStopped if services still run after that time; they
+    continue to shut down.
     """
     with contextlib.ExitStack() as stack:
         handles = {service.pid: stack.enter_context(_handle(service.pid)) for service in services}
@@ -78,9 +78,9 @@ def stop(services: Sequence[RunningService], timeout_s: float) -> None:
 
 
 def kill(services: Sequence[RunningService]) -> None:
-    """End services and their workers at once (SIGKILL); requests under way get no answer.
+    """End services and their workers at once (SIGKILL). Requests in progress get no answer.
 
-    Raises NotStopped for processes that still run seconds later.
+    Raises NotStopped for processes that still run after some seconds.
     """
     with contextlib.ExitStack() as stack:
         workers = {service.pid: service.worker_pids() for service in services}
@@ -103,9 +103,10 @@ def kill(services: Sequence[RunningService]) -> None:
 
 @contextlib.contextmanager
 def _handle(pid: int) -> Iterator[int]:
-    """Open a pidfd of a process, since the kernel may reuse the id of an ended process; close it at the end.
+    """Context manager: open a pidfd of a process, and close it at the end.
 
-    Yields -1 for a process that has ended.
+    A pidfd is needed because the kernel may reuse the id of an ended process. Yields -1 for a process that
+    has ended.
     """
     try:
         descriptor = os.pidfd_open(pid)
@@ -138,7 +139,7 @@ def _send_signal(handle: int, number: signal.Signals) -> None:
 def _wait(handles: dict[int, int], timeout_s: float, doing: str) -> list[int]:
     """Wait until processes end, and return the ids of the processes that still run after `timeout_s`.
 
-    handles: pidfd by process id. doing: text that a terminal shows with the seconds.
+    handles: pidfd by process id. doing: text shown on a terminal with the elapsed seconds.
     """
     poll = select.poll()
     running = {handle: pid for pid, handle in handles.items() if handle >= 0}

@@ -29,10 +29,10 @@ Examples:
 
 
 def serve_texts(options: TextOptions) -> None:
-    """Serve a text model: replace this process by the server, after printing an example request.
+    """Serve a text model: print an example request, then replace this process with the server.
 
-    Raises ConfigError if neither the model's files nor the options tell the task, the labels or the
-    tokenizer.
+    Raises ConfigError if the task, the labels or the tokenizer is neither in the model's files nor in the
+    options.
     """
     from pipeline.launch.new_service import check_name
     from pipeline.ops.text_ops import TextService, service_config
@@ -56,7 +56,7 @@ def serve_texts(options: TextOptions) -> None:
 
 
 def find_model_folder(model: Path) -> Path:
-    """Return the folder with the model's files: `model`, or its subfolder `onnx` as optimum writes it."""
+    """Return the folder with the model's files: `model`, or the subfolder `onnx` that optimum writes."""
     from pipeline.models.serving_model import is_serving_model
 
     inner = model / "onnx"
@@ -78,7 +78,7 @@ def _settings(options: TextOptions) -> TextSettings:
 def _print_summary(folder: Path, name: str, settings: TextSettings, options: TextOptions) -> None:
     """Print the task and labels of the text model in `folder`, an example request, and a remark on batches.
 
-    name: of the service.
+    name: the service's name.
     """
     from pipeline.api.dag import build_signature
     from pipeline.api.examples import ExampleRequest, build_example_requests, collect_examples
@@ -111,7 +111,7 @@ def _print_summary(folder: Path, name: str, settings: TextSettings, options: Tex
 
 
 def get_service_name(folder: Path) -> str:
-    """Return a valid service name that is made from the name of the model's folder."""
+    """Derive a valid service name from the name of the model's folder."""
     folder = folder.resolve()
     if folder.name in _INNER:
         folder = folder.parent
@@ -122,7 +122,7 @@ def get_service_name(folder: Path) -> str:
 def export_triton(options: ExportTritonOptions) -> None:
     """Write a text service or text model as a Triton model repository, and print how to serve it.
 
-    Raises ConfigError for a service that a repository can't express.
+    Raises ConfigError for a service that can't be exported as a repository.
     """
     from pipeline.triton.export.repository import export_repository
 
@@ -141,8 +141,7 @@ def export_triton(options: ExportTritonOptions) -> None:
 def _of_service(place: Path) -> tuple[str, ServingModel]:
     """Load a service's script; return the service's name, and its model with inputs and outputs described.
 
-    Raises ConfigError unless the service has a single step (Op), and that Op is one of
-    `pipeline.ops.text_ops`.
+    Raises ConfigError unless the service has a single step (Op), whose class is in `pipeline.ops.text_ops`.
     """
     from pipeline.models.serving_model import choose_version, load_serving_model
     from pipeline.offline.script_service import script_in, service_of_script

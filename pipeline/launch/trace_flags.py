@@ -42,9 +42,10 @@ _MODES = {
 
 
 def build_trace_section(options: ServeOptions) -> dict[str, Any]:
-    """Return the section `trace` of the server's configuration from the flags of tracing.
+    """Return the section `trace` of the server's configuration from the tracing flags.
 
-    Raises ConfigError for an unknown setting, an invalid value, and for both kinds of flags at a time.
+    Raises ConfigError for an unknown setting, an invalid value, and for Triton's old and new tracing flags
+    together.
     """
     older = {field: value for field, name in _OLDER.items() if (value := getattr(options, name)) is not None}
     if (older or options.trace_level) and options.trace_config:
@@ -66,7 +67,7 @@ def build_trace_section(options: ServeOptions) -> dict[str, Any]:
 
 
 def _add_setting(section: dict[str, Any], levels: list[str], text: str) -> None:
-    """Add a value of --trace-config to the section, or a level to `levels`."""
+    """Parse a value of --trace-config, and add it to the section; add a trace level to `levels` instead."""
     flag = f"--trace-config={text}"
     head, _, value = text.partition("=")
     mode, comma, name = head.rpartition(",")
@@ -98,7 +99,7 @@ def _add_setting(section: dict[str, Any], levels: list[str], text: str) -> None:
 
 
 def _merge_levels(words: list[str]) -> list[str]:
-    """Return the levels that these words name together; none if a word turns tracing off."""
+    """Return the trace levels that these words of the flags name; empty if a word turns tracing off."""
     if any(not _LEVELS[word] for word in words):
         return []
     named = {level for word in words for level in _LEVELS[word]}

@@ -24,8 +24,8 @@ class _Parser(OneLineParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `tritonserver`, and return the exit code: 1 after an error.
 
-    Where Triton's defaults differ from those of `paddlewheel serve`, this command has Triton's: a model that
-    can't be served ends the start, and log lines have Triton's format. argv: by default the arguments of the
+    This command uses Triton's defaults where `paddlewheel serve` differs: a model that can't be served aborts
+    the start, and log lines have Triton's format. argv: command-line arguments; by default those of the
     process.
     """
     parser = _Parser(
@@ -54,7 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def start_server(options: ServeOptions) -> None:
-    """Replace this process by the server. Raises ServingError for wrong flags, and if no server can start."""
+    """Replace this process with the server.
+
+    Raises ServingError for wrong flags, and if the server can't start.
+    """
     end_plainly()
     survive_hangups()
     with left_at_once():

@@ -57,7 +57,7 @@ _POLL_S = 0.05
 
 
 def record_requests(config: Path, to: Path, max_s: float, console: Console) -> int:
-    """Record the requests that a running service answers to a .jsonl file; return their number.
+    """Record in a .jsonl file the requests that a running service answers, and return their number.
 
     config: config.yml whose HTTP port selects the service. to: the new file. The recording ends after `max_s`
     seconds, 1,000 requests or 16 MiB, or at Ctrl-C. Raises ConfigError, and NotStopped if no such service
@@ -104,9 +104,9 @@ def _http_port(config: Path) -> int:
 
 @contextlib.contextmanager
 def _stop_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C or SIGTERM sets, instead of ending the process.
+    """Context manager: make Ctrl-C and SIGTERM set the yielded event instead of ending the process.
 
-    The process must live on to end the recording in the service.
+    The process must continue, to end the recording in the service.
     """
     stop_requested = threading.Event()
     numbers = signal.SIGINT, signal.SIGTERM
@@ -121,10 +121,10 @@ def _stop_on_signals() -> Iterator[threading.Event]:
 def _wait(
     service: RunningService, descriptor: int, max_s: float, stop_requested: threading.Event, console: Console
 ) -> None:
-    """Signal the service to record, and return when the recording has ended.
+    """Signal the service to start recording, and return when the recording has ended.
 
     descriptor: the open file to which the service writes. max_s: seconds after which the recording is ended.
-    Raises ConfigError if the service does not begin.
+    Raises ConfigError if the service does not start recording.
     """
     _signal(service)
     over = time.monotonic() + _BEGINS_WITHIN_S
@@ -235,9 +235,10 @@ class _Run:
         self._console = console
 
     def search(self) -> tuple[Search, Goal, Chosen]:
-        """Search the fastest settings; return the search with its measurements, the goal, and the choice.
+        """Search for the fastest settings.
 
-        Raises ConfigError if the service's step (Op) can't be tuned, or no candidate can run the model.
+        Returns the search with its measurements, the goal, and the choice. Raises ConfigError if the
+        service's step (Op) can't be tuned, or no candidate can run the model.
         """
         resolved = self._source.resolved()
         section = resolved["op"][self._source.op]
@@ -282,8 +283,8 @@ class _Run:
     def _engines(self, directory: Path, gpu_engine: str | None) -> tuple[str, ...]:
         """Return the names of the inference engines that can run the model here.
 
-        gpu_engine: the engine of a model on a GPU, which keeps it; None on the CPU. Raises ConfigError if no
-        engine can run the model, or an engine of --engine can't.
+        gpu_engine: the engine of a model on a GPU, which is not changed; None on the CPU. Raises ConfigError
+        if no engine can run the model, or an engine of --engine can't.
         """
         named = self._options.engine
         installed = find(ENGINES)
@@ -336,7 +337,7 @@ class _Run:
         return Measured(settings, tuple(rounds))
 
     def _ask_first(self, candidate: Candidate) -> None:
-        """Build the requests to measure with, when the first service has started, and check their answers.
+        """Build the requests for the measurements, once the first service has started, and try them.
 
         Raises ConfigError for a request that the service refuses.
         """
@@ -369,10 +370,11 @@ class _Run:
 def measure_rounds(
     goal: Goal, requests: Sequence[SampleRequest], candidate: Candidate, round_s: float, until: float
 ) -> list[Round]:
-    """Load a candidate's service with more and more connections; return a measurement for each number.
+    """Load-test a candidate's service with more and more connections.
 
-    round_s: seconds of a measurement. until: `time.monotonic()` instant after which no other begins. Raises
-    NotStarted if too many requests fail in the first.
+    Returns a measurement for each number of connections. round_s: seconds of a measurement. until:
+    `time.monotonic()` instant after which no measurement begins. Raises NotStarted if too many requests fail
+    in the first measurement.
     """
     levels, warm_s = goal.connections, round_s / 5
     with contextlib.suppress(NotStarted):  # warm-up: the first requests of a shape may take long
@@ -396,7 +398,7 @@ def measure_rounds(
 def _select_op(config: Path, named: str | None) -> str:
     """Return the name of the Op (step of the service) to tune: `named`, else the only Op with a model.
 
-    config: path of config.yml. Raises ConfigError without such an Op.
+    config: path of config.yml. Raises ConfigError if there is no such Op.
     """
     sections: dict[str, Any] = read_yaml(config).get("op") or {}
     with_model = [

@@ -118,7 +118,7 @@ class _Server:
     @classmethod
     @contextlib.contextmanager
     def started(cls, repository: Path, model: str) -> Iterator[_Server]:
-        """Context manager: serve the model, and stop at the end.
+        """Context manager: start a server that loads the model, and stop it at the end.
 
         Raises ConfigError with the end of the log if the model can't be loaded.
         """
@@ -150,7 +150,7 @@ class _Server:
         return self._served
 
     def load(self, config: ModelConfig, settings: Settings) -> None:
-        """Load the model with settings. Raises NotStarted with the server's reason."""
+        """Load the model with these settings. Raises NotStarted with the server's error message."""
         fields = {name: value for name, value in self._served.items() if name not in FIELDS}
         written = message_to_dict(build_fields(config, settings))
         fields |= {name: written[name] for name in FIELDS if name in written}
@@ -164,7 +164,10 @@ class _Server:
 
 
 def _find_config(repository: Path, model: str | None) -> Path:
-    """Return the path of the model's config.pbtxt. Raises ConfigError for a model that can't be named."""
+    """Return the path of the model's config.pbtxt.
+
+    model: None for the only model. Raises ConfigError without such a model, and for None with several.
+    """
     if not repository.is_dir():
         raise ConfigError(f"--model-repository {repository} is not a folder")
     names = sorted(path.parent.name for path in repository.glob(f"*/{FILE}"))
@@ -187,7 +190,7 @@ def _find_path(line: str, model: str) -> str:
 
 
 def _build_zeros(model: str, config: dict[str, Any]) -> SampleRequest:
-    """Return a request of zeros. Raises ConfigError for an input of variable dims."""
+    """Return a request whose inputs are all zeros. Raises ConfigError for an input with variable dims."""
     inputs = []
     for spec in config["input"]:
         if spec.get("optional"):
@@ -206,7 +209,10 @@ def _build_zeros(model: str, config: dict[str, Any]) -> SampleRequest:
 
 
 def _check(candidate: Candidate, requests: list[SampleRequest], sample: Path | None) -> None:
-    """Raise ConfigError for a request that the model refuses, before the measurements."""
+    """Send up to 100 of the requests, and raise ConfigError if the model refuses one.
+
+    This check runs before the measurements.
+    """
     for request in requests[:100]:
         if reason := candidate.refusal(request):
             source = f"{sample} line {request.line}" if request.line else "a request of zeros"

@@ -63,7 +63,7 @@ def upgrade_model(options: UpgradeOptions) -> bool:
 
 
 def _watch_progress(servers: HttpServers, path: str) -> Report:
-    """Show the progress of an upgrade until its end. Return its last report."""
+    """Show the progress of an upgrade until its end. Return the last report of its progress."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True, markup=False), transient=True) as progress:
         task = progress.add_task("the new version is loaded", total=None)
@@ -82,7 +82,10 @@ def _watch_progress(servers: HttpServers, path: str) -> Report:
 
 
 def _parse_report(reply: HttpReply) -> Report:
-    """Return the JSON of a response. Raises RequestRefused for an error, BadAnswer for another server."""
+    """Return the decoded JSON of a response.
+
+    Raises RequestRefused for an error, BadAnswer for other content.
+    """
     try:
         document = msgspec.json.decode(reply.body)
     except msgspec.DecodeError:
@@ -96,14 +99,14 @@ def _parse_report(reply: HttpReply) -> Report:
 
 
 def _list_percentiles(kind: str, latency_ms: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the percentiles of both versions as rows. kind: of the requests."""
+    """Yield table rows with the latency percentiles of the old and new version. kind: of the requests."""
     for name in ("p50", "p99"):
         old, new = (f"{latency_ms[version].get(name, 0):.1f} ms" for version in ("old", "new"))
         yield f"{name} of a {kind} request", old, new
 
 
 def _list_rows(report: Report) -> list[tuple[str, str, str]]:
-    """Return the figures of both versions, as rows with a name."""
+    """Return table rows with the figures of the old and new version: (name, old, new)."""
     compared, memory = report["requests"]["compared"], report["memory_bytes"]
     rows = [
         ("changed answers", f"{report['noise']} of {compared}", f"{report['changed']} of {compared}"),
@@ -118,7 +121,7 @@ _STEP_HEAD = ("share", "requests", "failed", "late")
 
 
 def _list_steps(report: Report) -> list[tuple[str, ...]]:
-    """Return the steps of the canary as rows with `_STEP_HEAD`; none without a canary."""
+    """Return table rows with the steps of the canary, in columns of `_STEP_HEAD`; empty without a canary."""
     steps = report["canary"]["steps"] if report["canary"] else []
     return [(f"{s['share']:g} %", *(str(s[name]) for name in _STEP_HEAD[1:])) for s in steps]
 
@@ -156,7 +159,7 @@ td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 
 
 def render_html(report: Report) -> str:
-    """Return the report of an upgrade as a page without scripts or other files."""
+    """Render the report of an upgrade as a self-contained HTML page without scripts."""
     old, new = f"version {report['old_version']}", f"version {report['new_version']}"
     title = f"Upgrade of {report['model']} from {old} to {new}"
     bound = report["excess_bound"]

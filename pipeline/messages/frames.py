@@ -57,9 +57,10 @@ class NotEncodable(TypeError):
 
 
 class Unread(msgspec.Struct, eq=False):
-    """Base class of values that the front forwards undecoded, such as a client's JSON: a worker decodes them.
+    """Base class of values that the front process forwards undecoded, such as a client's JSON.
 
-    Dialects derive their own classes, whose further fields are plain values.
+    A worker decodes these values. Dialects (client protocols) derive their own classes, whose further fields
+    are plain values.
     """
 
     data: Part  # as the client wrote it
@@ -81,22 +82,22 @@ _pickle_forbidden = False
 def forbid_pickle() -> None:
     """Never pickle and unpickle a value in this process from now on, because values cross the network.
 
-    A worker on another node calls it before its first request.
+    A worker on another machine calls this function before its first request.
     """
     global _pickle_forbidden
     _pickle_forbidden = True
 
 
 def will_read(kinds: Iterable[type[Unread]]) -> None:
-    """Register subclasses of `Unread`, so that `decode` decodes them.
+    """Register subclasses of `Unread`, so that `decode` decodes their values.
 
-    A worker calls it before its first request.
+    A worker calls this function before its first request.
     """
     _unread.update((kind.kind, kind) for kind in kinds)
 
 
 def encode(value: object, *, allow_pickle: bool) -> list[Part]:
-    """Encode a value to send it to another process. Return the msgpack tree, then the large arrays.
+    """Encode a value for another process. Return a list: the msgpack tree, then the large arrays.
 
     Arrays over `INLINE_BYTES` are not copied. allow_pickle: pickle other objects; without it they raise
     NotEncodable.
@@ -115,7 +116,7 @@ def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
 
 
 class _Decoding:
-    """Decoder of one value: the msgpack tree, and the parts to which it refers."""
+    """Decoder of one value: the msgpack tree, and the separate parts to which the tree refers."""
 
     __slots__ = ("allow_pickle", "parts")
 
@@ -161,7 +162,7 @@ class _Decoding:
 
 
 class _Encoding:
-    """Reusable encoder of values. It keeps no part of a value."""
+    """Reusable encoder of values. It keeps no reference to a value after encoding."""
 
     __slots__ = ("_allow_pickle", "_depth", "_pack", "_pack_plain", "_parts")
 
@@ -223,7 +224,7 @@ def _packer(default: Callable[[object], msgpack.ExtType] | None) -> msgpack.Pack
 
 
 class _ThreadState(threading.local):
-    """The encoder of each thread, because threads that shared a msgpack packer would mix their values."""
+    """Holds an encoder for each thread: threads that shared a msgpack packer would mix their values."""
 
     def __init__(self) -> None:
         self.encoding = _Encoding()
@@ -276,7 +277,7 @@ _DECODERS = create_decoders(KINDS)
 
 
 class Frame(NamedTuple):
-    """A received frame: the message, and the large parts behind it."""
+    """A received frame: the message, and the large parts that follow the message."""
 
     message: Message
     tail: Tail
@@ -309,18 +310,19 @@ class Arena:
     def note_begin(self, dispatch_id: int, requests: int = _ALL_REQUESTS) -> None:
         """In the worker: publish how many requests of a dispatch (group of requests) this instance has begun.
 
-        The front reads the number when the process dies, and before other instances get the other requests.
+        The front process reads the number when the worker dies, and before it gives the remaining requests to
+        other instances.
         """
         _COUNT.pack_into(self._map, _BEGUN_AT, ((dispatch_id + 1) << _REQUEST_BITS) + requests)
 
     def begun(self, dispatch_id: int) -> bool:
-        """In the front: return whether the worker instance has begun a dispatch (group of requests)."""
+        """In the front process: return whether the worker instance has begun a dispatch of requests."""
         return bool(_COUNT.unpack_from(self._map, _BEGUN_AT)[0] >> _REQUEST_BITS > dispatch_id)
 
     def begun_requests(self, dispatch_id: int) -> int:
-        """In the front: return how many requests of a dispatch the worker instance has begun.
+        """In the front process: return how many requests of a dispatch the worker instance has begun.
 
-        The result is a very large number if it has begun all of them.
+        A very large number means all requests.
         """
         count: int = _COUNT.unpack_from(self._map, _BEGUN_AT)[0]
         latest = (count >> _REQUEST_BITS) - 1
@@ -330,7 +332,7 @@ class Arena:
         return requests
 
     def take_back(self, dispatch_id: int) -> None:
-        """In the front: recall the requests of this and earlier dispatches that the worker has not begun.
+        """In the front process: recall requests of this and earlier dispatches that the worker has not begun.
 
         Each side writes its count before it reads the count of the other side, so no request is both begun
         and recalled. If both happen at the same moment, the instance declines the request.
@@ -338,11 +340,11 @@ class Arena:
         _COUNT.pack_into(self._map, _TAKEN_BACK_AT, dispatch_id + 1)
 
     def taken_back(self, dispatch_id: int) -> bool:
-        """In the worker: return whether the front has recalled a dispatch's requests that have not begun."""
+        """In the worker: return whether the front process has recalled a dispatch's unbegun requests."""
         return bool(_COUNT.unpack_from(self._map, _TAKEN_BACK_AT)[0] > dispatch_id)
 
     def name_thread(self, thread_id: int) -> None:
-        """In the worker: publish the id of the thread that runs the instance, for /proc."""
+        """In the worker: publish the id of the thread that runs the instance, by which /proc is read."""
         _COUNT.pack_into(self._map, _THREAD_AT, thread_id)
 
     @property
@@ -355,7 +357,7 @@ class Arena:
     def begun_count(self) -> int:
         """The raw count that `note_begin` writes: dispatch and number of begun requests.
 
-        A proxy copies it from the worker's node.
+        For a worker on another machine, the front's proxy copies the count from there.
         """
         count: int = _COUNT.unpack_from(self._map, _BEGUN_AT)[0]
         return count
@@ -368,7 +370,7 @@ class Arena:
     def taken_back_count(self) -> int:
         """The raw count that `take_back` writes: the last dispatch whose requests were recalled, plus 1.
 
-        An agent copies it to the worker's node.
+        For a worker on another machine, the agent copies the count to that machine.
         """
         count: int = _COUNT.unpack_from(self._map, _TAKEN_BACK_AT)[0]
         return count
@@ -379,7 +381,7 @@ class Arena:
 
     @property
     def activity(self) -> Activity | None:
-        """State and CPU time of an instance on another node, as its agent last read them; None before."""
+        """State and CPU time of an instance on another machine, as last reported; None before a report."""
         cpu_s, state = _ACTIVITY.unpack_from(self._map, _ACTIVITY_AT)
         return None if state == b"\0" else Activity(state.decode("ascii"), cpu_s)
 
@@ -389,7 +391,7 @@ class Arena:
 
     @property
     def resident_bytes(self) -> int:
-        """Resident memory of a worker on another node, as its agent last read it; 0 before."""
+        """Resident memory of a worker on another machine in bytes, as last reported; 0 before a report."""
         size: int = _COUNT.unpack_from(self._map, _RESIDENT_AT)[0]
         return size
 
@@ -403,9 +405,9 @@ class Arena:
 
 
 class Region:
-    """One of the four parts of the shared memory: for requests or replies of one dispatch in flight.
+    """One of the four parts of the shared memory, for the requests or replies of one dispatch in flight.
 
-    It is filled from its start, and emptied at once.
+    A region is filled from its start, and freed as a whole.
     """
 
     def __init__(self, number: int) -> None:
@@ -439,10 +441,10 @@ def reply_region(dispatch_id: int) -> Region:
 
 
 def create_arena_fd() -> int:
-    """Create the shared memory (memfd) of a worker instance, and return its descriptor. The caller closes it.
+    """Create the shared memory (memfd) of a worker instance, and return its descriptor.
 
-    Children do not inherit the descriptor by default. Its size is sealed: if a worker could shorten it, the
-    next access would kill the front with SIGBUS.
+    The caller closes the descriptor. Child processes do not inherit it by default. The size is sealed: if a
+    worker could shrink the memory, the next access would kill the front process with SIGBUS.
     """
     fd = os.memfd_create(_ARENA_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, _MAPPED_BYTES)
@@ -451,9 +453,9 @@ def create_arena_fd() -> int:
 
 
 def arena_fds() -> list[int]:
-    """Return the file descriptors of shared memory that this process has open.
+    """Return this process's open file descriptors of shared memory.
 
-    A mapping keeps its own descriptor.
+    A memory mapping keeps a descriptor of its own.
     """
     fds = []
     for entry in Path("/proc/self/fd").iterdir():
@@ -464,9 +466,9 @@ def arena_fds() -> list[int]:
 
 
 def stow(parts: Sequence[Part], tail: list[Part]) -> Stowed:
-    """Split an encoded value for sending: return its small parts, and a length in place of each large part.
+    """Split an encoded value for sending: return the small parts, and a length in place of each large part.
 
-    The large parts are appended to `tail`, which is sent behind the message. `Tail.unstow` is the inverse.
+    The large parts are appended to `tail`, which is sent after the message. `Tail.unstow` is the inverse.
     """
     stowed: list[Any] = []
     for part in parts:
@@ -479,7 +481,7 @@ def stow(parts: Sequence[Part], tail: list[Part]) -> Stowed:
 
 
 class Tail:
-    """Large parts behind the message of a received frame, in the order of the sender's `stow` calls."""
+    """Large parts that follow the message of a received frame, in the order of the sender's `stow` calls."""
 
     __slots__ = ("_at", "_copy", "_data")
 
@@ -490,7 +492,7 @@ class Tail:
 
     @property
     def size(self) -> int:
-        """Total number of bytes."""
+        """Total size of the large parts in bytes."""
         return len(self._data)
 
     def unstow(self, stowed: Stowed) -> list[Part]:
@@ -518,10 +520,10 @@ def frame(
     arena: Arena | None = None,
     region: Region | None = None,
 ) -> list[Part]:
-    """Return the buffers that send a message over the socket, in order: header, message, large parts.
+    """Return the buffers of a message to be written to the socket, in order: header, message, large parts.
 
-    tail: the large parts, from `stow`. They go to the shared memory `arena` instead, if they fit in its
-    `region`.
+    tail: the large parts, from `stow`. If they fit in the `region` of the shared memory `arena`, they are
+    written there instead.
     """
     packed = _encode(message)
     size = sum(map(len, tail)) if tail else 0
@@ -535,13 +537,13 @@ def frame(
 
 
 class FrameReader:
-    """Incremental parser of the messages between front and worker: splits received bytes into frames."""
+    """Incremental parser of messages between front process and worker: splits bytes into frames."""
 
     def __init__(self, arena: Arena | None, *, writable: bool = True, decoders: Decoders = _DECODERS) -> None:
-        """arena: shared memory with the large parts; None without any.
+        """arena: shared memory with the large parts; None if there is none.
 
-        writable: whether large parts are decoded as writable arrays, for hooks; the front only passes them
-        on.
+        writable: whether large parts are decoded as writable arrays, as hooks need; the front process only
+        forwards them.
         """
         self._decoders = decoders
         self._arena = arena
@@ -550,7 +552,7 @@ class FrameReader:
 
     @property
     def halfway(self) -> bool:
-        """Whether the bytes so far end within a frame."""
+        """Whether the bytes received so far end in the middle of a frame."""
         return bool(self._buffer)
 
     def feed(self, data: Part) -> Iterator[Frame]:
@@ -586,7 +588,7 @@ class FrameReader:
     def _tail(self, buffer: bytearray, start: int, end: int, size: int, offset: int) -> Tail:
         """Return the large parts of a frame, from the received bytes or from the shared memory.
 
-        Raises ValueError.
+        Raises ValueError for an invalid frame.
         """
         if size == 0:
             return _NO_TAIL
@@ -598,7 +600,7 @@ class FrameReader:
 
 
 class Outbox:
-    """Non-blocking sender to a worker: writes bytes to its socket, and buffers the rest while it is full."""
+    """Non-blocking sender to a worker: writes bytes to its socket, and buffers bytes while it is full."""
 
     def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._socket = connection
@@ -607,7 +609,7 @@ class Outbox:
         self._ending = False
 
     def send(self, buffers: Sequence[Part]) -> None:
-        """Send buffers after all earlier ones, without waiting."""
+        """Send buffers after all earlier buffers, without waiting."""
         for buffer in buffers:
             view = memoryview(buffer)
             if not self._unsent:
@@ -675,7 +677,7 @@ PACKAGE_CHANGED = (
 
 
 def _hash_definitions() -> str:
-    """Return a hash of the modules that define the messages, to compare front and worker."""
+    """Return a hash of the modules that define the messages, by which front and worker compare versions."""
     digest = hashlib.sha256()
     for module in DEFINITIONS:
         digest.update(Path(str(module.__file__)).read_bytes())

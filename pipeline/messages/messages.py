@@ -42,7 +42,7 @@ class Message(msgspec.Struct, array_like=True, eq=False):
 
 
 class Start(Message):
-    """First message from the front to a worker process: the service, and the pipeline step (Op) to run."""
+    """First message from the front process to a worker: the service, and the step (Op) to run."""
 
     kind = 1
     app: str  # the service, as `App.to_json` writes it
@@ -54,14 +54,14 @@ class Start(Message):
 
 
 class TraceContext(msgspec.Struct, array_like=True, frozen=True):
-    """The trace header and settings with which a worker continues a request's trace."""
+    """The trace header and settings by which a worker continues a request's trace."""
 
     traceparent: str  # W3C's header, for requests that the model sends
     with_tensors: bool  # whether the worker describes inputs and outputs
 
 
 class TracedTensor(msgspec.Struct, array_like=True, frozen=True):
-    """A tensor of a traced request, with its elements as text."""
+    """A tensor of a traced request, with its elements as texts."""
 
     activity: str  # TENSOR_QUEUE_INPUT or TENSOR_BACKEND_OUTPUT
     name: str
@@ -92,7 +92,7 @@ class CallMessage(msgspec.Struct, array_like=True, eq=False):
 
 
 class DispatchMessage(Message):
-    """Message from the front to a worker instance: requests to execute, in batches that the worker forms."""
+    """Message from the front process to a worker instance: requests to run, in batches the worker forms."""
 
     kind = 2
     id: int  # counted up by the instance's connection
@@ -120,7 +120,7 @@ class Failed(Message):
 
 
 class Refusal(msgspec.Struct, array_like=True, frozen=True):
-    """An error in the form in which processes send it; see `pipeline.errors` for the fields."""
+    """An error, in the form that is sent between processes. `pipeline.errors` describes the fields."""
 
     err_no: int
     http_status: int
@@ -135,9 +135,9 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
 
     @classmethod
     def from_error(cls, error: ServingError, *, logged: bool | None = None) -> Refusal:
-        """Convert an exception for sending.
+        """Convert an exception for sending to another process.
 
-        logged: whether the log already has the error; None: as the error says.
+        logged: whether the log already has the error; None to use the exception's own attribute.
         """
         kind = to_sendable_text(error.kind or type(error).__name__)
         logged = error.logged if logged is None else logged
@@ -146,7 +146,7 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
         return cls(*get_error_fields(error), kind, *flags, error.step, to_sendable_text(error.user_place))
 
     def error(self) -> ServingError:
-        """Return the exception, to raise it or to answer with it in the receiving process."""
+        """Return the error as an exception, to be raised or answered with in the receiving process."""
         error = ServingError(self.message)
         error.err_no, error.http_status = self.err_no, self.http_status
         error.grpc_code = self.grpc_code
@@ -170,7 +170,7 @@ class Settled(msgspec.Struct, array_like=True, eq=False):
 
 
 class Timings(msgspec.Struct, array_like=True):
-    """Nanoseconds that the requests of a worker's reply took in hooks and model, and sizes of the batches."""
+    """Times (nanoseconds) that the requests of a worker's reply took in hooks and model, and batch sizes."""
 
     preprocess_ns: int = 0  # in the first reply to a dispatch that has it
     process_ns: int = 0
@@ -196,7 +196,7 @@ class Reply(Message):
 
 
 class Probe(Message):
-    """Message from the front to an idle worker instance: run the model once, to prove that it works."""
+    """Message from the front process to an idle worker instance: run the model once as a health check."""
 
     kind = 6
 
@@ -225,16 +225,16 @@ class OwnFamilies(Message):
 
 
 class ModelReadiness(Message):
-    """Message from a worker process: what `is_ready` of its Python model says, after a change."""
+    """Message from a worker process: the result of `is_ready` of its Python model, after a change."""
 
     kind = 14
     is_ready: bool
 
 
 class Models(Message):
-    """Message from the front to a worker, after models were added or removed.
+    """Message from the front process to a worker, after models were added or removed.
 
-    It lists the models whose response is made from the Op's output.
+    It lists the models whose response is made from the Op's (step's) output.
     """
 
     kind = 9
@@ -242,7 +242,10 @@ class Models(Message):
 
 
 class CallStopHandler(Message):
-    """Message from the front: call the SIGTERM handler of the user's script after the last dispatch."""
+    """Message from the front process: call the SIGTERM handler of the user's script after the last dispatch.
+
+    A dispatch is a group of requests.
+    """
 
     kind = 10
 
@@ -261,7 +264,7 @@ class StreamedAnswer(Message):
 
 
 class AnswersDelivered(Message):
-    """Message from the front to a worker instance: the client's connection has accepted answers."""
+    """Message from the front process to a worker instance: the client's connection has accepted answers."""
 
     kind = 12
     dispatch: int
@@ -271,7 +274,7 @@ class AnswersDelivered(Message):
 
 
 class CancelCall(Message):
-    """Message from the front to a worker instance: no client waits for the answers to a request any more."""
+    """Message from the front process to a worker instance: no client waits for a request's answers."""
 
     kind = 13
     dispatch: int

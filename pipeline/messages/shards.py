@@ -27,16 +27,19 @@ _IDLE, _ANSWERING = 0, 1
 
 
 class Channel:
-    """One end of the socket between the front and a shard. Does not block."""
+    """One end of the non-blocking socket between the front process and a shard.
+
+    A shard is a worker that serves client connections itself.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self.socket = end
 
     def send(self, kind: int, number: int, connection: socket.socket | None = None) -> bool:
-        """Send a packet. Return whether it was sent: False for a full buffer, and for a dead receiver.
+        """Send a packet. Return whether it was sent: False for a full buffer or a dead receiver.
 
-        connection: client connection whose descriptor is sent along.
+        connection: client connection whose file descriptor is sent along.
         """
         packet = _PACKET.pack(kind, number)
         try:
@@ -49,7 +52,7 @@ class Channel:
         return True
 
     def send_metrics(self, data: bytes) -> bool:
-        """Send the metrics of a shard. Return whether they were sent."""
+        """Send the metrics of a shard to the front process. Return whether they were sent."""
         try:
             self.socket.send(bytes((METRICS,)) + data)
         except OSError:
@@ -57,7 +60,7 @@ class Channel:
         return True
 
     def receive(self) -> tuple[int, int, bytes, socket.socket | None] | None:
-        """Return kind, number, metrics and connection of the next packet. None if there is none now.
+        """Return kind, number, metrics and connection of the next packet; None if no packet has arrived.
 
         Raises EOFError after the other side has ended.
         """
@@ -80,7 +83,7 @@ class Channel:
 
 
 class Journal:
-    """Shared memory of the front and its shards: a byte for each connection that a shard serves.
+    """Shared memory of the front process and its shards, with a byte for each connection that a shard serves.
 
     The request of a connection stays in the socket's buffer until its answer begins. A shard marks the slot
     of the connection before it removes the request, and unmarks the slot after the last byte of the answer.
@@ -94,17 +97,17 @@ class Journal:
 
     @classmethod
     def create(cls, slots: int) -> Journal:
-        """Create the shared memory in the front, for so many connections."""
+        """Create the shared memory, in the front process, for this number of connections."""
         fd = os.memfd_create("paddlewheel-journal", os.MFD_CLOEXEC)
         os.ftruncate(fd, slots)
         return cls(fd, slots)
 
     def begin_answer(self, slot: int) -> None:
-        """Mark a connection: its request leaves the socket's buffer now."""
+        """Mark a connection, because the shard now removes its request from the socket's buffer."""
         self._map[slot] = _ANSWERING
 
     def end_answer(self, slot: int) -> None:
-        """Unmark a connection: the kernel has the whole answer."""
+        """Clear a connection's mark after its answer, when the kernel has taken the last byte."""
         self._map[slot] = _IDLE
 
     def is_answering(self, slot: int) -> bool:

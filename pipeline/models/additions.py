@@ -46,7 +46,7 @@ class FeedPadding:
 
 @dataclass(frozen=True)
 class Padding:
-    """Model inputs that may be padded, and the outputs that grow with them."""
+    """Model inputs that may be padded, and the outputs whose lengths follow the padded inputs."""
 
     feeds: Mapping[str, FeedPadding]  # by alias
     fetches: Mapping[str, int]  # by alias, the axis that is cut back to the row's own length
@@ -56,7 +56,7 @@ class Padding:
 def read_additions(path: Path) -> dict[str, Any]:
     """Return the content of a serving.yml; empty if there is no file.
 
-    Raises ConfigError for a file that is no mapping, and for a misspelt key.
+    Raises ConfigError if the file is not a mapping or has a misspelt key. Other unknown keys are allowed.
     """
     if not path.exists():
         return {}
@@ -81,9 +81,9 @@ def read_additions(path: Path) -> dict[str, Any]:
 
 
 def write_additions(path: Path, document: Mapping[str, Any]) -> None:
-    """Replace serving.yml by a file with this content, atomically.
+    """Write this content to serving.yml, and replace an existing file atomically.
 
-    Raises ConfigError if it can't be written.
+    Raises ConfigError if the file can't be written.
     """
     text = yaml.safe_dump(dict(document), allow_unicode=True, sort_keys=False)
     partial = path.with_name(f".{path.name}.new")
@@ -97,9 +97,9 @@ def write_additions(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def failed_reports(path: Path) -> tuple[str, ...]:
-    """Return the failures in a parity.json, where a conversion or a check compared a model with its source.
+    """Return the failures in a model's parity.json, the reports of comparisons with its source model.
 
-    Empty if all passed or there is no file. Raises ConfigError for a file that is no list of reports.
+    Empty if all reports passed or there is no file. Raises ConfigError if the file is not a list of reports.
     """
     if not path.exists():
         return ()
@@ -120,7 +120,8 @@ def failed_reports(path: Path) -> tuple[str, ...]:
 def parse_batched(value: object, path: Path) -> bool:
     """Check the value of `batched` in serving.yml: whether every input begins with the batch axis.
 
-    Absent: true. False: the declared shapes are complete. Raises ConfigError for other types.
+    If the key is absent, the value is true. If it is false, the declared shapes are complete, without a
+    further batch axis. Raises ConfigError for other types.
     """
     if value is not None and not isinstance(value, bool):
         raise ConfigError(f"{path}: batched is {value!r}, expected true or false")
@@ -192,7 +193,7 @@ def _mapping(value: object, where: str) -> dict[str, Any]:
 
 
 def _free_axis(alias: str, axis: object, variables: Sequence[Variable], where: str) -> int:
-    """Return the axis if it is a dynamic axis of this input or output, else raise ConfigError."""
+    """Return the axis if it is a dynamic axis of this input or output; otherwise raise ConfigError."""
     variable = next((v for v in variables if v.alias == alias), None)
     if variable is None:
         raise ConfigError(f"{where}: the model has only {', '.join(v.alias for v in variables)}")
@@ -206,9 +207,9 @@ def _free_axis(alias: str, axis: object, variables: Sequence[Variable], where: s
 def additions_document(
     feeds: Sequence[Variable], padding: Padding | None, labels: Sequence[str], additions: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the content of a model's serving.yml, without keys that have their default.
+    """Return the content of a model's serving.yml, without keys that have their default value.
 
-    additions: further keys, which go last.
+    additions: further keys, which are put last.
     """
     document: dict[str, Any] = {}
     if not all(feed.has_rows for feed in feeds):

@@ -48,9 +48,9 @@ _PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def completed(preset: str, settings: Mapping[str, Any], feed: Variable, where: str) -> dict[str, Any]:
-    """Return the settings of an image input, with defaults from its preset and from the model's input `feed`.
+    """Return the settings of an image input, with defaults from its preset and the model's input `feed`.
 
-    `where` is named in messages. Raises ConfigError for settings that don't fit the model's input.
+    `where` is the place for error messages. Raises ConfigError for settings that don't fit the model's input.
     """
     if len(feed.shape) != 4 or feed.dtype in ("string", "bool"):
         raise ConfigError(
@@ -73,7 +73,7 @@ def completed(preset: str, settings: Mapping[str, Any], feed: Variable, where: s
 
 
 def _shorter_side(preset: str, crop: int) -> int:
-    """Return the shorter side of a resized image, whose middle of side `crop` is cropped then."""
+    """Return the shorter side to which an image is resized before its center is cropped to side `crop`."""
     share = crop / _CROPPED_SHARE
     return math.floor(share) if preset == "timm" else round(share)
 
@@ -109,7 +109,7 @@ def _check_channels(filled: Mapping[str, Any], feed: Variable, where: str) -> No
 
 
 def _pair(sides: Sequence[int] | None) -> list[int] | None:
-    """Return [height, width] of a crop; a single side counts for both. None stays None."""
+    """Return [height, width] of a crop; a single number stands for both sides. None is returned as None."""
     return None if sides is None else [sides[0], sides[-1]]
 
 
@@ -123,7 +123,7 @@ MAX_LABELS, MAX_LABEL_LENGTH, MAX_TEMPLATE_LENGTH = 1000, 200, 1000
 
 
 class TextInput(Section):
-    """A text, tokenized for the feeds of a language model, or passed to a feed of strings."""
+    """An input of texts, which are tokenized for a language model, or passed to a model input of strings."""
 
     kind: Literal["text"] = "text"
     feed: str = Field(default="", description="Alias of a feed of strings; absent: texts are tokenized.")
@@ -172,7 +172,7 @@ class EntitiesOutput(Section):
 
 
 class ZeroShotOutput(Section):
-    """The client's labels that fit a text, from the scores of an NLI model."""
+    """Labels, provided by the client, that fit a text, from the scores of an NLI model."""
 
     kind: Literal["zero-shot"] = "zero-shot"
     entailment: Annotated[int, Field(ge=0)] | None = Field(
@@ -210,7 +210,7 @@ PerChannel = Annotated[list[float], BeforeValidator(_as_list), Field(min_length=
 
 
 class ImageInput(Section):
-    """An image file: decoded, turned upright, resized, cropped and normalised for one feed."""
+    """An input of image files: decoded, turned upright, resized, cropped and normalised for a model input."""
 
     kind: Literal["image"] = "image"
     feed: str = Field(default="", description="Alias of the feed; absent: the only one.")
@@ -253,7 +253,7 @@ class ImageInput(Section):
 
 
 class Column(Section):
-    """A column of a table."""
+    """A column of a table input, with the settings for its cells."""
 
     name: str = Field(description="Under which clients send it.")
     type: Literal["number", "integer", "text"] = Field(default="number", description="What its cells hold.")
@@ -268,7 +268,7 @@ class Column(Section):
 
 
 class TableInput(Section):
-    """Rows of named columns, as JSON objects or CSV, for one feed or a feed each."""
+    """An input of table rows with named columns, as JSON objects or CSV, for one or several model inputs."""
 
     kind: Literal["table"] = "table"
     feed: str = Field(default="", description="Alias of the feed of all columns; absent: the only one.")
@@ -276,7 +276,7 @@ class TableInput(Section):
 
 
 class TensorInput(Section):
-    """A feed that clients send unchanged, under the feed's alias."""
+    """A model input that clients send unchanged, under the input's alias."""
 
     kind: Literal["tensor"] = "tensor"
 
@@ -336,7 +336,7 @@ class LabelOutput(Section):
 
 
 class TensorOutput(Section):
-    """A fetch that clients receive unchanged."""
+    """A model output that clients receive unchanged."""
 
     kind: Literal["tensor"] = "tensor"
 
@@ -387,7 +387,7 @@ SECTIONS: Mapping[str, type[Section]] = {  # by their headings in the reference
 class Description:
     """Inputs and outputs that a model's clients see, with defaults for settings that serving.yml lacks.
 
-    Inputs are by the name that clients send, outputs by the alias of the model's output tensor.
+    Inputs are keyed by the name that clients send, outputs by the alias of the model's output tensor.
     """
 
     inputs: Mapping[str, Input] = field(default_factory=dict)
@@ -395,7 +395,7 @@ class Description:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Kinds of the inputs, such as "image" or "text"."""
+        """Kinds of the described inputs, such as "image" or "text"."""
         return frozenset(section.kind for section in self.inputs.values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -418,7 +418,8 @@ def describe(
 ) -> Description:
     """Return the description of a model, from the content `additions` of its serving.yml.
 
-    path: of serving.yml, for messages. labels: the model's class names. Raises ConfigError for a mistake.
+    path: path of serving.yml, for messages. labels: the model's class names. Raises ConfigError for a
+    mistake.
     """
     inputs = _entries(additions.get(INPUTS_KEY), INPUTS, f"{path}: {INPUTS_KEY}")
     outputs = _entries(additions.get(OUTPUTS_KEY), OUTPUTS, f"{path}: {OUTPUTS_KEY}")
@@ -449,9 +450,9 @@ def describe(
 
 
 def default_outputs(fetches: Sequence[Variable], labels: Sequence[str]) -> dict[str, Output]:
-    """Return the outputs of a model whose serving.yml describes none.
+    """Return the default outputs for a model whose serving.yml describes no outputs.
 
-    The only output with a score for each label gives labels; all others are tensors.
+    If exactly one output has a score for each label, it becomes labels. All other outputs are tensors.
     """
     scores = [f for f in fetches if len(f.shape) in (2, 3) and f.shape[-1] == len(labels)]
     outputs: dict[str, Output] = {fetch.alias: TensorOutput() for fetch in fetches}
@@ -462,9 +463,9 @@ def default_outputs(fetches: Sequence[Variable], labels: Sequence[str]) -> dict[
 
 
 def match_feeds(name: str, section: Input, feeds: Sequence[Variable]) -> list[str]:
-    """Return the aliases of the model's input tensors that a described input fills.
+    """Return the aliases of the model's input tensors that an input described in serving.yml fills.
 
-    name: the input's in serving.yml.
+    name: the name of the described input.
     """
     if isinstance(section, TensorInput):
         return [name]

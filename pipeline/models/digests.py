@@ -43,7 +43,7 @@ def replaced_files(model: ServingModel, digest: str) -> tuple[str, ...] | None:
 
 
 def differing(folder: Path, recorded: Mapping[str, Mapping[str, str]], digest: str) -> tuple[str, ...]:
-    """Return the names of files in a folder whose digest differs from the recorded one, or that are missing.
+    """Return the names of files in a folder that are missing or whose digest differs from the record.
 
     `recorded` has the form of `hash_files`. `digest` selects SHA256 or SAMPLE.
     """
@@ -57,14 +57,14 @@ def differing(folder: Path, recorded: Mapping[str, Mapping[str, str]], digest: s
 
 
 def are_digests(recorded: object) -> TypeGuard[dict[str, dict[str, str]]]:
-    """Whether a value from a file has the form of the result of `hash_files`."""
+    """Whether a value that was read from a file has the form of digests, as returned by `hash_files`."""
     return isinstance(recorded, dict) and all(_is_entry(*item) for item in recorded.items())
 
 
 def record_digests(directory: Path) -> None:
     """Update the digests in the serving.yml of a model whose files have changed.
 
-    A model without digests is left alone. Raises ConfigError when serving.yml can't be written.
+    A model without digests is not changed. Raises ConfigError when serving.yml can't be written.
     """
     model = load_serving_model(directory)
     if not replaced_files(model, SHA256):

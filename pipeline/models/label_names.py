@@ -17,9 +17,9 @@ _ENTAILMENT = re.compile(r"(?i)entail(ment|s|ed)?|蕴含|蕴涵")
 
 
 def given_labels(text: str) -> tuple[str, ...]:
-    """Return the labels in the value of `--labels`: names with commas, or a file with a name per line.
+    """Return the labels that the option `--labels` gives: comma-separated names, or a file of names.
 
-    Raises ConfigError for a file that can't be read.
+    The file has a name per line. Raises ConfigError for a file that can't be read.
     """
     path = Path(text)
     if text and "," not in text and path.is_file():
@@ -36,8 +36,8 @@ def given_labels(text: str) -> tuple[str, ...]:
 def class_counts(feeds: Iterable[Sequence[int]], fetches: Iterable[Sequence[int]]) -> list[int]:
     """Return the number of classes of each model output that may hold class scores.
 
-    `feeds` and `fetches` are shapes of the inputs and outputs. The output of a detector of things in images,
-    [N, boxes, 85] say, holds no class scores.
+    `feeds` and `fetches` are shapes of the inputs and outputs. Outputs of object detectors, such as [N,
+    boxes, 85], do not count as class scores.
     """
     ranks = (2,) if any(len(shape) == IMAGE_RANK for shape in feeds) else (2, 3)
     return [shape[-1] for shape in fetches if len(shape) in ranks]
@@ -130,7 +130,7 @@ def _may_be_scores(fetch: Variable) -> bool:
 
 
 def find_score_fetch(fetches: Sequence[Variable], labels: Sequence[str]) -> Variable | None:
-    """Return the only model output with a score per class; None for no such output or several."""
+    """Return the only model output with a score per class; None if there is no such output or several."""
     floats = [fetch for fetch in fetches if _may_be_scores(fetch)]
     if labels:
         candidates = [f for f in floats if f.shape[-1] == len(labels)] or [
@@ -167,12 +167,12 @@ def is_multi_label(config: Mapping[str, Any]) -> bool:
 
 
 def get_task(architecture: str) -> str:
-    """Return the task of a transformers or PaddleNLP class, as model hubs name it; empty if unknown."""
+    """Return the task, as model hubs name it, of a transformers or PaddleNLP class; empty if unknown."""
     return next((task for ending, task in _TASKS.items() if architecture.endswith(ending)), "")
 
 
 def get_max_length(config: Mapping[str, Any]) -> int:
-    """Return the most tokens of a text, by a config.json with the number of positions; 0 if unknown."""
+    """Return the maximum tokens of a text, from the number of positions in a config.json; 0 if unknown."""
     positions = config.get("max_position_embeddings")
     if not isinstance(positions, int) or isinstance(positions, bool):
         return 0

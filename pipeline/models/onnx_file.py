@@ -29,7 +29,7 @@ _Value = int | memoryview
 
 @dataclass(frozen=True)
 class OnnxFacts:
-    """Inputs, outputs and operators of an ONNX file, under the graph's names; -1 is a dynamic axis."""
+    """Inputs, outputs and operators of an ONNX file, under the graph's names. Dynamic axes are -1."""
 
     feeds: tuple[Variable, ...]
     fetches: tuple[Variable, ...]
@@ -69,13 +69,16 @@ def inspect_onnx(path: Path) -> OnnxFacts:
 
 
 def find_producer(program: Path, fetch: Variable) -> str:
-    """Return the type of the operator that computes a model output; empty if unknown or no ONNX file."""
+    """Return the type of the operator that computes a model output; empty if unknown or not an ONNX file."""
     return inspect_onnx(program).makers.get(fetch.name, "") if program.suffix == ".onnx" else ""
 
 
 @dataclass(frozen=True)
 class _Port:
-    """An input or output of the graph. `shape` is None where the file has none; `dtype` "" for no tensor."""
+    """An input or output of the graph.
+
+    `shape` is None if the file declares none. `dtype` is empty if the value is no tensor.
+    """
 
     name: str
     dtype: str
@@ -84,7 +87,7 @@ class _Port:
 
 @dataclass(frozen=True)
 class _Node:
-    """An operator of the graph. `axis` is its attribute of that name, or 0."""
+    """An operator of the graph. `axis` is the operator's attribute `axis`, or 0."""
 
     operator: str
     inputs: tuple[str, ...]
@@ -94,7 +97,7 @@ class _Node:
 
 @dataclass
 class _Graph:
-    """Inputs, outputs and operators of an ONNX graph, gathered on one walk over the file."""
+    """Inputs, outputs and operators of an ONNX graph, collected in one pass over the file."""
 
     inputs: list[_Port] = field(default_factory=list)
     outputs: list[_Port] = field(default_factory=list)
@@ -181,16 +184,16 @@ class _Graph:
             self.data_files.add(location)
 
     def makers(self) -> dict[str, str]:
-        """Return, by output, the type of the operator that computes it.
+        """Return the type of the operator that computes each output, by output name.
 
-        Operators behind that one which only convert the output do not count.
+        Final operators that only convert the output are skipped.
         """
         made_by = {output: node for node in self.nodes for output in node.outputs}
         names = {port.name: _origin(port.name, made_by, _TABLE_ONLY) for port in self.outputs}
         return {name: made_by[origin].operator for name, origin in names.items() if origin in made_by}
 
     def id_limits(self) -> dict[str, int]:
-        """Return, by input of ids, the rows of the smallest embedding table in which they are looked up."""
+        """Return the number of rows in the smallest embedding table for each input of ids, by input name."""
         made_by = {output: node for node in self.nodes for output in node.outputs}
         limits: dict[str, int] = {}
         for node in self.nodes:
@@ -204,7 +207,7 @@ class _Graph:
 
 
 def _origin(name: str, made_by: Mapping[str, _Node], through: set[str]) -> str:
-    """Return the tensor that reaches the tensor `name` through operators of the types `through`.
+    """Return the tensor from which the tensor `name` is made by operators of the types `through` alone.
 
     made_by: the operator that computes each tensor.
     """
@@ -247,13 +250,13 @@ def _port(info: memoryview) -> _Port:
 
 
 def _dim(dim: memoryview) -> int:
-    """Return the length of a dimension; -1 for a named, unknown or absurd length."""
+    """Return the length of a dimension; -1 for a named, unknown or implausible length."""
     value = dict(_fields(dim)).get(1, 0)
     return value if isinstance(value, int) and 0 < value <= 1 << 40 else -1
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, _Value]]:
-    """Yield numbers and values of a protobuf message's fields: ints, or the bytes of longer fields."""
+    """Yield the field numbers and values in a protobuf message: ints, or the bytes of longer fields."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

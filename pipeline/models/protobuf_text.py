@@ -19,7 +19,8 @@ M = TypeVar("M", bound=Message)
 def read_message(path: Path, message: type[M], max_bytes: int) -> M:
     """Parse a UTF-8 file in protobuf's text format into a message of the class `message`.
 
-    Raises FileNotFoundError, and ConfigError with the file and the line, also for over `max_bytes`.
+    Raises FileNotFoundError, and ConfigError, with the file and the line, for an invalid file or over
+    `max_bytes`.
     """
     try:
         with path.open("rb") as file:
@@ -56,7 +57,7 @@ def parse_message(text: str, message: type[M], source: str) -> M:
 
 
 def format_message(message: Message) -> str:
-    """Return a message in protobuf's text format, with UTF-8 text as it is."""
+    """Return a message in protobuf's text format, with unescaped UTF-8 text."""
     text: str = text_format.MessageToString(message, as_utf8=True)
     return text
 

@@ -23,7 +23,7 @@ MAX_DIMENSIONS = 1 << 16  # that a request may ask for
 
 
 class EmbeddingOutput(Section):
-    """A vector per text, pooled from token vectors or computed by the model."""
+    """An output with a vector per text, pooled from token vectors or computed by the model."""
 
     kind: Literal["embedding"] = "embedding"
     pooling: AnyPooling = Field(
@@ -64,7 +64,7 @@ SentenceLayer = Annotated[DenseLayer | NormalizeLayer, Field(discriminator="kind
 
 
 class SentenceSettings(Section):
-    """Settings of a sentence encoder: `sentence` of serving.yml, as a conversion writes it."""
+    """Settings of a sentence encoder: the key `sentence` in serving.yml, as written by a conversion."""
 
     pooling: Pooling | list[Pooling] | None = Field(
         default=None,
@@ -81,25 +81,25 @@ class SentenceSettings(Section):
 
     @property
     def poolings(self) -> tuple[Pooling, ...]:
-        """Names of the poolings, in the order in which their vectors are concatenated; empty without any."""
+        """Names of the poolings, in the order in which their vectors are concatenated; may be empty."""
         if self.pooling is None:
             return ()
         return tuple(self.pooling) if isinstance(self.pooling, list) else (self.pooling,)
 
     def vector_size(self, pooled: int) -> int:
-        """Return the size of a vector after the layers, from its size `pooled` before them."""
+        """Return the size of a vector after the layers, given its size `pooled` before the layers."""
         sizes = [layer.size for layer in self.layers if isinstance(layer, DenseLayer)]
         return sizes[-1] if sizes else pooled
 
 
 class SimilarityOutput(EmbeddingOutput):
-    """The cosine similarity of two texts' vectors."""
+    """An output with the cosine similarity of two texts' vectors."""
 
     kind: Literal["similarity"] = "similarity"  # type: ignore[assignment]
 
 
 class RelevanceOutput(Section):
-    """A score of a pair of texts: how relevant the second text is to the first."""
+    """An output with a score for each pair of texts: how relevant the second text is to the first."""
 
     kind: Literal["relevance"] = "relevance"
     activation: Literal["auto", "sigmoid", "softmax", "none"] = Field(
@@ -141,11 +141,11 @@ class SentenceFiles:
 
 
 def read_sentence(additions: Mapping[str, Any], folder: Path) -> SentenceSettings:
-    """Return the settings of a sentence encoder, checked.
+    """Read and check the settings of a sentence encoder.
 
-    `sentence` in its serving.yml comes first (`additions` is the file's content). Without a pooling there,
-    the files of Sentence Transformers in the model's folder or in the one around it count. Raises ConfigError
-    for a setting that can't be used.
+    The key `sentence` of its serving.yml takes precedence (`additions` is the file's content). Without a
+    pooling in that key, the files of Sentence Transformers in the model's folder or its parent folder are
+    read. Raises ConfigError for a setting that can't be used.
     """
     sentence = additions.get(SENTENCE_KEY) or {}
     if isinstance(sentence, dict) and "pooling" not in sentence:
@@ -174,7 +174,7 @@ def _settings_beside(folder: Path) -> Mapping[str, Any]:
 def read_sentence_files(folder: Path) -> SentenceFiles:
     """Read the settings of a Sentence Transformers folder. Returns empty settings for other folders.
 
-    Raises ConfigError for a module, a pooling or an activation that no service runs.
+    Raises ConfigError for a module, a pooling or an activation that is not supported.
     """
     modules = _read_json(folder / MODULES_FILE, list) or []
     pooling_file = folder / _pooling_folder(modules) / "config.json"
@@ -204,7 +204,7 @@ def read_sentence_files(folder: Path) -> SentenceFiles:
 
 
 def dense_weights(folder: Path) -> Path:
-    """Return the weight file in the folder of a Dense module. Raises ConfigError where there is none."""
+    """Return the weight file in the folder of a Dense module. Raises ConfigError if there is none."""
     for name in DENSE_WEIGHTS:
         if (folder / name).is_file():
             return folder / name
@@ -255,9 +255,9 @@ def _poolings(config: Mapping[str, Any], path: Path) -> list[str]:
 
 
 def _layers(modules: Sequence[Any], folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the layers after the pooling, as `sentence.layers` has them.
+    """Yield the layers after the pooling, in the form of `sentence.layers` in serving.yml.
 
-    A Normalize module at the end is left out: `normalize` of the output decides there.
+    A Normalize module at the end is left out, because the output's setting `normalize` decides on it.
     """
     kinds = [_kind(module) for module in modules]
     last_dense = max((number for number, kind in enumerate(kinds) if kind == "Dense"), default=-1)

@@ -40,7 +40,7 @@ class StateTensor(NamedTuple):
 
 
 class BooleanControl(NamedTuple):
-    """An input that tells the model whether a request starts or ends its sequence, or is ready."""
+    """A control input that tells the model whether a request starts its sequence, ends it, or is ready."""
 
     input: str
     kind: str  # START, END or READY
@@ -57,20 +57,20 @@ class BooleanControl(NamedTuple):
 
 
 class IdControl(NamedTuple):
-    """An input that tells the model the correlation id of a request."""
+    """A control input that tells the model the correlation id of a request."""
 
     input: str
     datatype: str  # UINT64, INT64, UINT32, INT32 or BYTES
 
     def build(self, correlation_id: int | str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """Return the input for a request of this sequence."""
+        """Return the control tensor with the correlation id of a request's sequence."""
         if self.datatype == "BYTES":
             return np.full(shape, str(correlation_id).encode(), object)
         return np.full(shape, correlation_id, BY_DATATYPE[self.datatype].numpy)
 
 
 class SequenceTensors(NamedTuple):
-    """The state and the control inputs of a model of sequences."""
+    """State and control tensors of a model that processes sequences of requests."""
 
     states: tuple[StateTensor, ...] = ()
     controls: tuple[BooleanControl, ...] = ()
@@ -79,7 +79,7 @@ class SequenceTensors(NamedTuple):
 
     @property
     def datatypes(self) -> dict[str, str]:
-        """Datatypes of the model's inputs that clients do not send, by name."""
+        """Datatypes of the model's inputs that clients do not send, by input name."""
         datatypes = {state.input: state.datatype for state in self.states}
         datatypes |= {control.input: control.datatype for control in self.controls}
         return datatypes | {control.input: control.datatype for control in self.ids}
@@ -90,7 +90,7 @@ class SequenceTensors(NamedTuple):
         return tuple(state.output for state in self.states if not state.shown)
 
     def build_controls(self, correlation_id: int | str, flags: int) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the control inputs of a request, by name."""
+        """Return the control inputs for a request, by name."""
         shape = (1, 1) if self.batched else (1,)
         feeds = {control.input: control.build(flags, shape) for control in self.controls}
         return feeds | {control.input: control.build(correlation_id, shape) for control in self.ids}
@@ -99,7 +99,7 @@ class SequenceTensors(NamedTuple):
 def parse_state(
     value: object, feeds: Sequence[Variable], fetches: Sequence[Variable], path: Path
 ) -> tuple[StateTensor, ...]:
-    """Check the value of `state` in serving.yml: the state of sequences, by the model's input.
+    """Check the value of `state` in serving.yml, which declares the state tensors by model input.
 
     value: `{state: {output: stateN, axis: 1}}`. Raises ConfigError for tensors that the model lacks, and for
     an axis that is not the batch axis.
@@ -137,7 +137,7 @@ def _parse_entry(
 
 
 def _initial_shape(value: object, feed: Variable, axis: int, where: str) -> tuple[int, ...]:
-    """Return the shape of the initial state, with the batch axis, of length 1, in front."""
+    """Return the shape of the initial state: a batch axis of length 1 first, then the other axes."""
     lengths = list(feed.shape) if value is None else value
     if not isinstance(lengths, list) or len(lengths) != len(feed.shape):
         raise ConfigError(f"{where}: shape {value!r} is not like the model's, {list(feed.shape)}")
@@ -151,8 +151,8 @@ def _initial_shape(value: object, feed: Variable, axis: int, where: str) -> tupl
 def parse_constants(value: object, feeds: Sequence[Variable], path: Path) -> dict[str, Any]:
     """Check the value of `constants` in serving.yml: inputs that have the same value in each run.
 
-    Clients do not send them. Returns arrays by input. Raises ConfigError for inputs that the model lacks, and
-    for values that its dtype can't hold.
+    Clients do not send these inputs. Returns arrays by input name. Raises ConfigError for inputs that the
+    model lacks, and for values that its dtype can't hold.
     """
     if value is None:
         return {}

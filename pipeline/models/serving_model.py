@@ -60,10 +60,10 @@ MAX_ELEMENTS = 1 << 26  # of a declared shape
 def read_example(
     directory: Path, additions: Mapping[str, Any], feeds: Sequence[Variable]
 ) -> dict[str, Array]:
-    """Return example inputs of a model: arrays of its example.npz, else ones in the shapes of serving.yml.
+    """Return example inputs of a model: arrays in example.npz, or else ones in the shapes of serving.yml.
 
-    By alias; empty if the model has neither. Raises ConfigError for an input that the model lacks, or of
-    another shape.
+    The arrays are keyed by alias; empty if the model has no examples. Raises ConfigError for an unknown input
+    or a shape that does not fit.
     """
     file = directory / EXAMPLE_FILE
     if not file.is_file():
@@ -85,9 +85,10 @@ def read_example(
 def create_ones(
     shapes: Mapping[str, Sequence[int]], feeds: Sequence[Variable], where: str
 ) -> dict[str, Array]:
-    """Return arrays of ones in these shapes, by alias of the model input.
+    """Return arrays filled with ones in these shapes, by alias of the model input.
 
-    `where` is named in messages. Raises ConfigError for an input that the model lacks, or of another shape.
+    `where` is the place for error messages. Raises ConfigError for an unknown input or a shape that does not
+    fit.
     """
     if not isinstance(shapes, Mapping):
         raise ConfigError(f"{where} is not a mapping of feeds to shapes, such as {{x: [1, 64]}}")
@@ -147,12 +148,12 @@ CACHE_FOLDER = "tensorrt_cache"  # default folder of built TensorRT engines, bes
 class ModelReader(Protocol):
     """The part of an engine plugin that recognises and reads model files.
 
-    `pipeline.engines.base.Engine` has the rest, which runs them.
+    The part that runs models is in `pipeline.engines.base.Engine`.
     """
 
     @property
     def name(self) -> str:
-        """Name of the engine, as `local_service_conf.engine` in config.yml has it."""
+        """Name of the engine for `local_service_conf.engine` in config.yml."""
         ...
 
     @property
@@ -170,15 +171,15 @@ class ModelReader(Protocol):
         ...
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
-        """Return the weight file of a model file; None without a single such file.
+        """Return the single weight file of a model file; None if it has none or several, one for each weight.
 
-        files: those in the folder. Raises ConfigError where that can't be told.
+        files: the files in the folder. Raises ConfigError if the weight file is ambiguous.
         """
         ...
 
     @property
     def self_described(self) -> bool:
-        """Whether model files declare their inputs and outputs, so that they need no prototxt beside them."""
+        """Whether model files declare their inputs and outputs, so that no prototxt is needed."""
         ...
 
     def signature_of(self, program: Path) -> tuple[Sequence[Variable], Sequence[Variable]]:
@@ -226,7 +227,7 @@ class ServingModel:
     lowered: bool = False  # whether the program of this form computes in a lower precision
 
     def read_example(self) -> dict[str, Array]:
-        """Return example inputs that the model accepts, by alias, as far as its files have any.
+        """Return example inputs that the model accepts, by alias; empty if its files have no examples.
 
         Raises ConfigError.
         """
@@ -236,8 +237,8 @@ class ServingModel:
 def load_serving_model(directory: Path | str, engine: str | None = None) -> ServingModel:
     """Read a model's files and descriptions. No framework is imported.
 
-    `directory` is the folder `serving_server` itself or the one that holds it. `engine` chooses where the
-    folder holds models of several engines. Raises ConfigError, one sentence a mistake.
+    `directory` is the folder `serving_server` itself or its parent folder. `engine` selects the model file if
+    the folder has models of several engines. Raises ConfigError with a sentence for each mistake.
     """
     folder = server_folder(Path(directory))
     files = find_model_files(folder, engine)
@@ -283,8 +284,8 @@ def write_serving_model(
     """Write a model that can be served: copy its files into `directory`, and write their descriptions.
 
     Everything is written to a folder beside `directory` and renamed when complete. A serving model that
-    stands there already is replaced; any other non-empty folder is refused. `additions` are further keys of
-    serving.yml ("parity", say); `extra_files` (vocabularies, tokenizers) go to serving_server/.
+    exists there is replaced; any other non-empty folder is refused. `additions` are further keys of
+    serving.yml, such as "parity"; `extra_files` (vocabularies, tokenizers) are copied to serving_server/.
     """
     target = Path(directory).absolute()
     _refuse_foreign(target)
@@ -320,7 +321,7 @@ def write_serving_model(
 def find_model_files(folder: Path, engine: str | None = None) -> ModelFiles:
     """Find the model file in a folder, with its weights, format and engine.
 
-    engine: only files of this engine. A plain inference directory without descriptions will do. Raises
+    engine: only files of this engine. A plain inference directory without descriptions is sufficient. Raises
     ConfigError when there is no model or more than one.
     """
     files = sorted(path for path in folder.iterdir() if path.is_file())
@@ -354,7 +355,7 @@ def _programs(files: Iterable[Path], named: str | None = None) -> Iterator[tuple
 
 
 def _asked(named: str | None) -> list[ModelReader]:
-    """Return the engines that may run a model: the requested engine, and engines that need no name."""
+    """Return the engines that may run a model: the requested engine, and those that need no request."""
     readers = _readers().values()
     return [reader for reader in readers if reader.name == named or not getattr(reader, "only_named", False)]
 
@@ -370,9 +371,9 @@ def _readers() -> Mapping[str, ModelReader]:
 
 
 def require_library(model: ModelFiles | ServingModel) -> None:
-    """Raise ConfigError if the library of the model's engine is not installed. Imports nothing.
+    """Raise ConfigError if the library of the model's engine is not installed.
 
-    A library that is installed and can't be imported is reported by the worker that tries.
+    The library is not imported: if importing an installed library fails, the worker reports the error.
     """
     engine = _readers()[model.engine]
     library: Library | None = getattr(engine, "library", None)
@@ -404,7 +405,7 @@ def _server_folder_in(directory: Path) -> Path | None:
 
 
 def _describes_itself(folder: Path) -> bool:
-    """Whether the folder has a model file that declares its inputs and outputs, and so needs no prototxt."""
+    """Whether the folder has a model file that declares its inputs and outputs and needs no prototxt."""
     files = (path for path in folder.iterdir() if path.is_file())
     return any(reader.self_described for _, reader, _ in _programs(files))
 
@@ -519,9 +520,9 @@ SETTINGS = ("ir_optim", "precision")
 def merge_model_settings(model: ServingModel, conf: LocalServiceConf) -> LocalServiceConf:
     """Return `conf` with the engine settings in the model's serving.yml. Keys in config.yml win.
 
-    A form of the model in a lower precision has that in its program: its engine computes what is written
-    there, and fuses operators for it. Raises ConfigError for other keys than SETTINGS, and for values that
-    config.yml could not have.
+    If the model's file itself has the lower precision, the result has precision fp32 and graph optimisation,
+    whatever config.yml says: the engine computes what is in the file, and fuses operators for it. Raises
+    ConfigError for keys that are not in SETTINGS, and for values that are invalid in config.yml.
     """
     if model.lowered:
         return conf.model_copy(update={"precision": "fp32", "ir_optim": True})
@@ -563,7 +564,10 @@ def described_by(model: ServingModel, file: Path) -> ServingModel:
 
 
 def with_service_keys(model: ServingModel, keys: Mapping[str, Any], file: Path) -> ServingModel:
-    """Return the model with these keys of serving.yml instead of its own. `file` is named in messages."""
+    """Return the model with these keys in place of the same keys of its serving.yml.
+
+    `file` is the file that is named in messages.
+    """
     labels = tuple(keys.get(LABELS_KEY) or model.labels)
     additions = {**model.additions, **keys}
     description = describe(additions, model.feeds, model.fetches, labels, file)

@@ -24,7 +24,8 @@ MAX_RANK = 16
 class Variable:
     """An input (feed) or output (fetch) tensor of a model: its names, dtype and shape.
 
-    Clients see it as a `TensorSpec`, which goes to the front process and which Ops without a model declare.
+    Clients see a `TensorSpec` instead, which is sent to the front process, and which Ops without a model
+    declare.
     """
 
     name: str  # the program's
@@ -38,7 +39,7 @@ class Variable:
 
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype of the variable's arrays."""
+        """NumPy dtype of the tensor's arrays."""
         dtype = BY_NAME.get(self.dtype)  # None: a program's dtype that can't be served
         return np.dtype(self.dtype) if dtype is None else dtype.numpy
 
@@ -51,7 +52,7 @@ class Variable:
 def sized(shape: Sequence[int], rows: int, length: int) -> tuple[int, ...]:
     """Return a shape with `rows` on a dynamic batch axis and `length` on other dynamic axes.
 
-    Of a recurrent state the batch axis is the second: [layers, batch, width].
+    For a recurrent state, the batch axis is the second axis: [layers, batch, width].
     """
     state = len(shape) > 2 and shape[0] > 1
     batch_axis = 1 if state else 0
@@ -62,8 +63,8 @@ def sized(shape: Sequence[int], rows: int, length: int) -> tuple[int, ...]:
 def read_signature(conf: Path, *, batched: bool = True) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
     """Return the inputs and outputs that a model's prototxt declares.
 
-    A batch axis that is left out is added, as Paddle Serving means it; not where `batched` is false. Raises
-    ConfigError with the file and the line or entry.
+    If `batched` is true, the batch axis that Paddle Serving's files leave out is added. Raises ConfigError
+    with the file and the line or entry.
     """
     try:
         config = read_message(conf, GeneralModelConfig, MAX_BYTES)
@@ -75,9 +76,9 @@ def read_signature(conf: Path, *, batched: bool = True) -> tuple[tuple[Variable,
 def parse_signature(
     config: GeneralModelConfig, conf: Path, *, batched: bool = True
 ) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
-    """Return the inputs and outputs of a parsed prototxt, as `read_signature` does.
+    """Return the inputs and outputs that a parsed prototxt declares, as `read_signature` does.
 
-    `conf` is named in messages. Raises ConfigError with the entry.
+    `conf` is the file that is named in messages. Raises ConfigError that names the entry.
     """
     return (
         _parse_variables(config.feed_var, "feed", conf, batched),
@@ -88,7 +89,7 @@ def parse_signature(
 def signature_text(feeds: Sequence[Variable], fetches: Sequence[Variable]) -> str:
     """Return the prototxt of a model with these inputs and outputs.
 
-    Raises ConfigError for a dtype without a number in Paddle Serving.
+    Raises ConfigError for a dtype that Paddle Serving does not support.
     """
     config = GeneralModelConfig()
     for feed in feeds:

@@ -54,7 +54,7 @@ _DECLARED = re.compile(r"\s*(\w+)\s*\[([-\d\s,]*)\]\s*(or\s+null\s*)?")
 class TensorSpec(NamedTuple):
     """An input or output tensor of a model or an Op (a step of the service), as clients see it.
 
-    `Variable` has the facts that only an engine needs.
+    The class `Variable` has the facts that only an engine needs.
     """
 
     name: str
@@ -78,12 +78,15 @@ class Signature(NamedTuple):
 
     @property
     def open(self) -> bool:
-        """Whether no tensor is declared, so that a request may hold any tensor."""
+        """Whether no tensor is declared, so that a request may have any tensors."""
         return not self.inputs
 
     @property
     def has_rows(self) -> bool:
-        """Whether the first axis of every tensor is dynamic, so that its rows are instances of KServe v1."""
+        """Whether the first axis of every tensor is dynamic.
+
+        Rows can then be sent as instances of KServe v1.
+        """
         return not self.open and all(spec.shape[:1] == (-1,) for spec in (*self.inputs, *self.outputs))
 
 
@@ -92,8 +95,8 @@ def declared_specs(
 ) -> tuple[TensorSpec, ...]:
     """Return the tensors in declarations such as `{"text": "BYTES [-1]", "age": "FP32 [-1] or null"}`.
 
-    where: named in messages. batched: shapes begin with the batch axis, -1. labels: class names of tensors.
-    Raises ConfigError with all mistakes.
+    where: place for error messages. batched: shapes begin with the batch axis, -1. labels: class names of
+    tensors. Raises ConfigError with all mistakes.
     """
     flaws, specs = [], []
     for name, text in tensors.items():
@@ -119,35 +122,33 @@ def declared_specs(
 
 
 class ModelCard(NamedTuple):
-    """Engine, task and class labels of a model for /openapi.json and /docs, which its worker sends."""
+    """Engine, task and class labels of a model, sent by its worker for /openapi.json and /docs."""
 
     engine: str  # with the precision, where that is another than fp32
     task: str = ""  # as the conversion notes it; empty: unknown
     labels: tuple[str, ...] = ()  # of the classes
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the known facts as a dict for JSON."""
+        """Return the known facts as a dict for JSON, without unknown ones."""
         return {name: value for name, value in self._asdict().items() if value}
 
 
 class BatchAxis(NamedTuple):
-    """The shape that the receiver of a tensor expects.
-
-    Only one of sender and receiver has a batch axis.
-    """
+    """The tensor shape that a receiver expects, if only one of sender and receiver has a batch axis."""
 
     dims: tuple[int, ...]  # without the batch axis, -1 for any length
     batched: bool  # whether the receiver has a batch axis
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether a shape is the one that the receiver declares, its batch axis included."""
+        """Whether a shape equals the shape that the receiver declares, including its batch axis."""
         return _match(self.dims, shape[1:] if self.batched and shape else shape)
 
     def adapt(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape in which the receiver takes a tensor of this shape.
 
-        A tensor of the receiver's dims becomes a batch of 1. A batch of 1 loses its axis where the receiver's
-        dims have none. Other shapes stay as they are: one of their dims may be the batch.
+        If the receiver has a batch axis, a tensor of the receiver's dims becomes a batch of 1. If not, a
+        batch of 1 loses its batch axis. Other shapes are unchanged, because one of their dims may be the
+        batch axis.
         """
         matches = _match(self.dims, shape)
         if self.batched and matches:
@@ -162,7 +163,7 @@ BatchAxes = tuple[BatchAxis, ...]
 
 
 def adapt_array(array: Any, axes: Sequence[BatchAxis]) -> Any:
-    """Return an array in the shape for the last of several receivers, without or with a batch axis."""
+    """Reshape an array for the last of several receivers: batch axes are added and removed in turn."""
     shape = tuple(array.shape)
     for axis in axes:
         shape = axis.adapt(shape)

@@ -44,7 +44,7 @@ _DIGESTS, _SOURCES, _PRECISION = "digests", "made_of", "precision"
 
 @dataclass(frozen=True)
 class Variant:
-    """An alternative form of a model for other engines or another precision, in a folder of its own."""
+    """An alternative form of a model, for other engines or another precision, in its own folder."""
 
     name: str  # of its folder, such as "onnx"
     directory: Path
@@ -55,14 +55,14 @@ class Variant:
 
     @property
     def passed(self) -> bool:
-        """Whether the variant may be run: it is whole, and its outputs match the model's."""
+        """Whether the variant may be run: its files are complete, and its outputs match the model's."""
         return not self.reject_reason
 
 
 def find_variants(directory: Path | str) -> tuple[Variant, ...]:
-    """Return all variants of a model, by name, with rejected ones; empty if there is none.
+    """Return all variants of a model, by name, including rejected variants; empty if there are none.
 
-    directory: of the model. Raises ConfigError for a directory without a model.
+    directory: the model's folder. Raises ConfigError for a directory without a model.
     """
     folder = server_folder(Path(directory))
     place = folder / FOLDER
@@ -74,8 +74,8 @@ def find_variants(directory: Path | str) -> tuple[Variant, ...]:
 def load_for_engine(directory: Path | str, engine: str | None, precision: str = FP32) -> ServingModel:
     """Load a model for an engine: its own model file, else a variant for that engine.
 
-    For a lower `precision`, a variant in that precision is preferred. None as engine: the one of the model's
-    file. Raises ConfigError if there is neither.
+    For a lower `precision`, a variant in that precision is preferred. If `engine` is None, the engine of the
+    model's own file is used. Raises ConfigError if there is no suitable file.
     """
     folder = server_folder(Path(directory))
     lower = [] if engine is None or precision == FP32 else variants_in(folder, engine, precision)
@@ -116,13 +116,13 @@ def load_newest_version(directory: Path, requested: int | None, engine: str | No
 
 
 def variants_in(directory: Path | str, engine: str, precision: str = FP32) -> list[Variant]:
-    """Return a model's variants in this precision that an engine can run, with rejected ones."""
+    """Return a model's variants in this precision that an engine can run, including rejected variants."""
     variants = find_variants(directory)
     return [variant for variant in variants if engine in variant.engines and variant.precision == precision]
 
 
 class WayToRun(NamedTuple):
-    """An engine, and the form of a model that it would run, or the reason why it can't."""
+    """An engine, with the form of a model that it would run, or the reason why it can't run any."""
 
     engine: str
     model: ServingModel | None  # None where it runs no form of the model
@@ -130,9 +130,9 @@ class WayToRun(NamedTuple):
 
 
 def ways_to_run(directory: Path | str, engines: Iterable[str] | None = None) -> list[WayToRun]:
-    """Return, for each engine, the form of a model that it would run, or the reason why it can't.
+    """Return, for each engine, which form of a model the engine would run, or why it can't run the model.
 
-    engines: names; None for all.
+    engines: names of engines; None for all.
     """
     runs = []
     for engine in find(ENGINES) if engines is None else engines:
@@ -148,7 +148,7 @@ def ways_to_run(directory: Path | str, engines: Iterable[str] | None = None) -> 
 
 
 def as_variant(model: ServingModel, name: str, files: ModelFiles, precision: str = FP32) -> ServingModel:
-    """Return the model with the files of its variant `name`, whose arithmetic has this precision."""
+    """Return the model with the files of its variant `name`, which computes in this precision."""
     return replace(
         model,
         program=files.program,

@@ -55,7 +55,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class RemoteWorker:
-    """A worker process on this node, connected to the proxy of a front by a link."""
+    """A worker process on this machine, connected to its proxy on the service's machine by a link."""
 
     def __init__(self, link: Link, offer: Offer) -> None:
         self.name = offer.name
@@ -82,7 +82,10 @@ class RemoteWorker:
             await local.start_reading()
 
     def _create_instance(self, until_spawned: contextlib.ExitStack) -> tuple[int, int]:
-        """Create socket pair and shared memory of an instance. Return the worker's two descriptors."""
+        """Create the socket pair and the shared memory of an instance.
+
+        Return the two descriptors for the worker.
+        """
         arena_fd = create_arena_fd()
         until_spawned.callback(os.close, arena_fd)
         front_end, worker_end = socket.socketpair()
@@ -95,7 +98,7 @@ class RemoteWorker:
         return self._process.pid
 
     async def run(self) -> None:
-        """Forward frames until the worker has ended, and report its exit status. Raises LinkLost."""
+        """Forward messages until the worker has ended, and report its exit status. Raises LinkLost."""
         ended = asyncio.create_task(self._process.wait())
         forwarding = [asyncio.create_task(self._forward_replies(n)) for n in range(self._count)]
         receiving = [
@@ -113,12 +116,12 @@ class RemoteWorker:
             await cancel_tasks([ended, *forwarding, *receiving])
 
     def stop(self) -> None:
-        """Let the worker end after the dispatches that it has."""
+        """Make the worker end after the dispatches (groups of requests) that it already has."""
         for local in self._sockets:
             local.shut_down()
 
     async def end(self) -> None:
-        """Kill the worker and all that it has started, and release its memory."""
+        """Kill the worker and all processes that it has started, and release its memory."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         run_isolated(kill_groups, [self.pid])
@@ -129,7 +132,7 @@ class RemoteWorker:
             local.arena.close()
 
     async def _forward_requests(self) -> None:
-        """Send frames and recalls of the front to the worker, until the connection is lost."""
+        """Forward messages and recalls from the front process to the worker, until the connection is lost."""
         while True:
             packet = await self._link.receive_packet()
             if packet.instance >= self._count:
@@ -143,9 +146,10 @@ class RemoteWorker:
                 local.arena.taken_back_count, *_ = COUNTS.unpack(packet.data)
 
     async def _forward_replies(self, index: int) -> None:
-        """Send the frames of an instance to the front, until the worker ends.
+        """Forward the messages of an instance to the front process, until the worker ends.
 
-        Counts go before the first frame, so that the front knows the memory of a worker that is ready.
+        Counts are sent before the first message, so that the front process knows the memory of a worker that
+        is ready.
         """
         local = self._sockets[index]
         received = await local.receive_frame()
@@ -155,7 +159,10 @@ class RemoteWorker:
             received = await local.receive_frame()
 
     async def _report_counts(self) -> None:
-        """Send the front changed counts of begun requests and the activity of busy instances, forever."""
+        """Regularly report changed counts of begun requests and busy instances' activity to the front.
+
+        Runs until cancelled.
+        """
         sent: list[bytes] = [b""] * self._count
         while True:
             await asyncio.sleep(COUNTS_EVERY_S)
@@ -166,14 +173,14 @@ class RemoteWorker:
                     self._link.write(PacketKind.COUNTS, counts, index)
 
     def _read_counts(self, index: int) -> bytes:
-        """Return begun requests, CPU time, state and memory of an instance, as a packet's data."""
+        """Return an instance's begun requests, CPU time, state and memory, packed as the data of a packet."""
         arena = self._sockets[index].arena
         activity = read_activity(self.pid, arena.thread_id if self._count > 1 else 0)
         cpu_s, state = (0.0, b"Z") if activity is None else (activity.cpu_s, activity.state.encode("ascii"))
         return COUNTS.pack(arena.begun_count, cpu_s, state, int(resident_bytes(self.pid)))
 
     async def _report_end(self, status: int) -> None:
-        """Send the last counts and the exit status, and wait until the proxy has read them."""
+        """Send the last counts and the exit status of the worker, and wait until the proxy has read them."""
         for index in range(self._count):
             self._link.write(PacketKind.COUNTS, self._read_counts(index), index)
         await self._link.send(PacketKind.ENDED, STATUS.pack(status))
@@ -181,9 +188,9 @@ class RemoteWorker:
 
 
 def shift_deadlines(data: bytes, offset_s: float) -> bytes:
-    """Return a frame with the deadlines of its requests on another machine's clock.
+    """Convert the deadlines of the requests in a frame to another machine's clock.
 
-    offset_s: time.monotonic() there, minus time.monotonic() here. Raises ValueError for bytes that are no
+    offset_s: time.monotonic() there, minus time.monotonic() here. Raises ValueError for bytes that are not a
     frame.
     """
     received = WholeFrame.unpack(data)
@@ -197,7 +204,7 @@ def shift_deadlines(data: bytes, offset_s: float) -> bytes:
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """Settings of an agent: its address, its secret, its TLS context and its limits."""
+    """Settings of an agent (a server that runs workers): its address, secret, TLS context and limits."""
 
     address: str
     token: bytes
@@ -207,7 +214,7 @@ class AgentSettings:
 
 
 class Agent:
-    """Accepts connections of proxies, and runs a worker for each."""
+    """Accepts connections of proxies from other machines, and runs a worker process for each connection."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
@@ -217,7 +224,7 @@ class Agent:
         self._stopping = False
 
     async def serve(self) -> None:
-        """Serve until SIGTERM or SIGINT. Raises StartFailed if the address can't be opened."""
+        """Serve until SIGTERM or SIGINT. Raises StartFailed if the address can't be listened on."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -246,7 +253,7 @@ class Agent:
         log.info("Agent has stopped")
 
     async def _stop_when_idle(self, stop: asyncio.Event) -> None:
-        """Set the event once there was no connection for `idle_timeout_s`."""
+        """Set the event `stop` once the agent had no connection for `idle_timeout_s`."""
         limit_s = self._settings.idle_timeout_s
         connected_at = time.monotonic()
         while time.monotonic() - connected_at < limit_s:

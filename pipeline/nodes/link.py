@@ -45,17 +45,20 @@ STATUS = struct.Struct("<i")
 
 
 class LinkLost(ServingError):
-    """Raised when the other side has closed the connection, or has sent nothing for too long."""
+    """Raised when the other side has closed the connection, or has been silent for too long."""
 
 
 class AgentRefused(ServingError):
-    """Raised when an agent refuses to run a worker; `is_final` says whether every later try would fail."""
+    """Raised when an agent (a server that runs workers) refuses a worker.
+
+    `is_final` tells whether retries would fail, too.
+    """
 
     is_final = False
 
 
 class PacketKind(IntEnum):
-    """The meaning of a packet."""
+    """Types of packets between a proxy (on the service's machine) and an agent (the worker's) or placer."""
 
     CHALLENGE = 0  # agent: its nonce
     OFFER = 1  # proxy: a MAC, and the `Offer` in JSON
@@ -71,7 +74,7 @@ class PacketKind(IntEnum):
 
 
 class Packet(NamedTuple):
-    """A received packet."""
+    """A packet received from the other side of a link."""
 
     kind: int
     instance: int  # index of the worker instance
@@ -79,7 +82,7 @@ class Packet(NamedTuple):
 
 
 class Offer(msgspec.Struct):
-    """First message of a proxy: describes the worker that the agent has to start."""
+    """First message of a proxy to an agent (a server that runs workers): describes the worker to start."""
 
     nonce: bytes
     protocol: str  # see `frames.PROTOCOL_VERSION`
@@ -93,21 +96,21 @@ class Offer(msgspec.Struct):
 
 
 class Refused(msgspec.Struct):
-    """Answer of an agent that starts no worker."""
+    """Reply of an agent (a server that runs workers) that refuses to start a worker."""
 
     reason: str
     is_final: bool  # whether every later try would be refused, too
 
 
 class Place(msgspec.Struct):
-    """Answer of a placer: the agent that it has started."""
+    """Reply of a placer, which starts agents on a Ray cluster: the address of the started agent."""
 
     address: str
     ca_file: str = ""  # authorities of the agent's certificate; empty: no encryption
 
 
 class _CountingReader(asyncio.StreamReader):
-    """A stream reader that counts what it receives, to notice a silent connection."""
+    """A stream reader that counts what it receives, so that a silent connection can be detected."""
 
     received = 0
 
@@ -117,9 +120,9 @@ class _CountingReader(asyncio.StreamReader):
 
 
 class Link:
-    """A connection that carries packets.
+    """A connection that carries packets between a proxy and an agent, which runs its worker, or a placer.
 
-    timeout_s: time without a byte after which `await_silence` raises LinkLost.
+    timeout_s: time without received bytes after which `await_silence` raises LinkLost.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -136,13 +139,13 @@ class Link:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def write(self, kind: PacketKind, data: Part = b"", instance: int = 0) -> None:
-        """Send a packet, without waiting until it has left."""
+        """Send a packet, without waiting until it is written to the socket."""
         self._writer.write(_HEADER.pack(kind, instance, len(data)))
         if data:
             self._writer.write(data)
 
     async def send(self, kind: PacketKind, data: Part = b"", instance: int = 0) -> None:
-        """Send a packet, and wait while the other side reads more slowly. Raises LinkLost."""
+        """Send a packet, and wait while the other side reads too slowly. Raises LinkLost."""
         self.write(kind, data, instance)
         try:
             await self._writer.drain()
@@ -150,7 +153,10 @@ class Link:
             raise LinkLost(f"the connection to {self.peer_address} broke: {exc}") from exc
 
     async def receive_packet(self, limit: int = FRAME_LIMIT) -> Packet:
-        """Wait for the next packet. Raises LinkLost at the end, and for a packet over `limit` bytes."""
+        """Wait for the next packet.
+
+        Raises LinkLost if the connection ends, and for a packet over `limit` bytes.
+        """
         self._is_reading = True
         try:
             kind, instance, size = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
@@ -165,7 +171,10 @@ class Link:
             self._is_reading = False
 
     async def read_handshake(self, *kinds: PacketKind) -> Packet:
-        """Wait for a short packet of these kinds. Raises LinkLost, also after `HANDSHAKE_S`."""
+        """Wait for a short packet of one of these kinds.
+
+        Raises LinkLost for other packets, if the connection ends, and after `HANDSHAKE_S`.
+        """
         try:
             packet = await asyncio.wait_for(self.receive_packet(_HANDSHAKE_BYTES), HANDSHAKE_S)
         except TimeoutError as exc:
@@ -177,7 +186,8 @@ class Link:
     async def await_silence(self) -> None:
         """Send pings, and raise LinkLost when the other side sends nothing for `timeout_s`.
 
-        It counts its own wake-ups: a process that was stopped itself finds bytes to read first.
+        Silence is counted in wake-ups of this process, not in elapsed time: after this process was stopped,
+        it first reads the bytes that have arrived.
         """
         silent, before = 0, -1
         while silent < PINGS:
@@ -199,16 +209,20 @@ class Link:
                     await self.receive_packet()
 
     def keep_open(self, placer_link: Link) -> None:
-        """Keep the connection to the placer open as long as this connection to the agent."""
+        """Keep the connection to the placer open for the lifetime of this connection to the agent."""
         self._placer_link = placer_link
 
     def abort(self) -> None:
-        """Close the connection without sending what is buffered."""
+        """Close the connection without sending buffered bytes."""
         self._writer.transport.abort()
 
 
 async def open_link(address: str, context: ssl.SSLContext | None) -> Link:
-    """Connect to an agent. Raises OSError, and TimeoutError after `CONNECT_S` and `HANDSHAKE_S`."""
+    """Connect to an agent.
+
+    Each address of the host has `CONNECT_S` to accept, and the TLS handshake `HANDSHAKE_S`. Raises OSError,
+    which is a TimeoutError after these times.
+    """
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
     reader = _CountingReader(_BUFFER_BYTES, loop)
@@ -223,7 +237,7 @@ async def open_link(address: str, context: ssl.SSLContext | None) -> Link:
 
 
 async def _open_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that is connected to the first address of a host that answers. Raises OSError."""
+    """Connect to the first address of a host that accepts, and return the socket. Raises OSError."""
     loop = asyncio.get_running_loop()
     errors: list[OSError] = []
     for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -242,13 +256,16 @@ async def _open_socket(host: str, port: int) -> socket.socket:
 
 
 def create_server_protocol(connected: object) -> asyncio.StreamReaderProtocol:
-    """Return the protocol of an incoming connection. connected: called with reader and writer."""
+    """Return the asyncio protocol of an incoming connection.
+
+    connected: called with reader and writer.
+    """
     loop = asyncio.get_running_loop()
     return asyncio.StreamReaderProtocol(_CountingReader(_BUFFER_BYTES, loop), connected, loop)  # type: ignore[arg-type]
 
 
 class WorkerRequest(NamedTuple):
-    """A proxy's request for a worker."""
+    """A proxy's request for a worker, which an agent is to start."""
 
     token: bytes
     name: str  # of the worker
@@ -258,11 +275,11 @@ class WorkerRequest(NamedTuple):
 
 
 async def offer_worker(link: Link, request: WorkerRequest, log_reason: Callable[[str], None]) -> Place | None:
-    """Authenticate at an agent, and ask for a worker. Return None when the agent starts the worker.
+    """Authenticate at an agent or placer, and request a worker. Return None if an agent starts the worker.
 
-    A placer starts an agent first. Then return the place of the agent, which runs until the connection to
-    the placer is closed. log_reason: called with the reason while the placer has no agent. Raises
-    AgentRefused and LinkLost.
+    A placer starts an agent instead: then the place of that agent is returned. The agent runs until the
+    connection to the placer is closed. log_reason: called with the reason while the placer has no agent yet.
+    Raises AgentRefused and LinkLost.
     """
     token = request.token
     challenge = await link.read_handshake(PacketKind.CHALLENGE)
@@ -289,9 +306,9 @@ async def offer_worker(link: Link, request: WorkerRequest, log_reason: Callable[
 
 
 async def read_offer(link: Link, token: bytes) -> Offer:
-    """Challenge a proxy, and return its offer. Raises AgentRefused for another token or another version.
+    """Challenge a proxy, and return its offer. Raises AgentRefused for a wrong token or another version.
 
-    The proxy learns of a refusal before. `accept` has to follow.
+    The proxy is told of a refusal first. After an offer, call `accept`.
     """
     nonce = os.urandom(_NONCE_BYTES)
     await link.send(PacketKind.CHALLENGE, nonce)
@@ -322,13 +339,13 @@ async def accept(link: Link, token: bytes, offer: Offer) -> None:
 
 
 async def move(link: Link, token: bytes, offer: Offer, place: Place) -> None:
-    """Tell a proxy the place of the agent that starts its worker."""
+    """Tell a proxy the address of another agent (a server that runs workers), which starts its worker."""
     data = msgspec.json.encode(place)
     await link.send(PacketKind.MOVED, _mac(token, b"agent", offer.nonce, data) + data)
 
 
 async def refuse(link: Link, reason: str, *, is_final: bool) -> AgentRefused:
-    """Tell a proxy why it gets no worker, and return the exception to raise."""
+    """Tell a proxy why no worker is started, and return the exception to raise."""
     await link.send(PacketKind.REFUSED, msgspec.json.encode(Refused(reason, is_final)))
     return AgentRefused(f"refused {link.peer_address}: {reason}")
 

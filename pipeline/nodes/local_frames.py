@@ -12,7 +12,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 class WholeFrame(NamedTuple):
-    """A frame whose large parts follow the message, not in shared memory."""
+    """A frame whose large parts follow the message, instead of lying in shared memory."""
 
     kind: int
     message: bytes
@@ -20,7 +20,10 @@ class WholeFrame(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> WholeFrame:
-        """Split the bytes that `pack` has returned. Raises ValueError for others."""
+        """Split bytes that `pack` has returned into the frame's fields.
+
+        Raises ValueError for other bytes.
+        """
         kind, message_size, tail_size, offset = HEADER.unpack_from(data)
         tail_at = HEADER.size + message_size
         if offset >= 0 or len(data) != tail_at + tail_size:
@@ -28,7 +31,7 @@ class WholeFrame(NamedTuple):
         return cls(kind, data[HEADER.size : tail_at], data[tail_at:])
 
     def pack(self) -> bytes:
-        """Return the bytes of the frame."""
+        """Return the frame as bytes, to be sent to another machine."""
         header = HEADER.pack(self.kind, len(self.message), len(self.tail), -1)
         return b"".join((header, self.message, self.tail))
 
@@ -36,7 +39,7 @@ class WholeFrame(NamedTuple):
 class LocalSocket:
     """One end of the socketpair of a worker instance, with the shared memory of the instance.
 
-    Raises ValueError for bytes that are no frame.
+    Raises ValueError for received bytes that are not a frame.
     """
 
     def __init__(self, fd: int, arena: Arena) -> None:
@@ -46,11 +49,14 @@ class LocalSocket:
         self.arena = arena
 
     async def start_reading(self) -> None:
-        """Start to read in the running event loop."""
+        """Start to read from the socket in the running event loop."""
         self._reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=_BUFFER_BYTES)
 
     async def receive_frame(self) -> WholeFrame | None:
-        """Wait for the next frame, and copy its large parts out of the shared memory. None: end of file."""
+        """Wait for the next frame, and copy its large parts out of the shared memory.
+
+        Returns None at end of file.
+        """
         try:
             header = await self._reader.readexactly(HEADER.size)
             kind, message_size, tail_size, offset = HEADER.unpack(header)
@@ -64,9 +70,10 @@ class LocalSocket:
             return None
 
     async def write(self, data: bytes) -> None:
-        """Send the bytes of a frame, and wait while the process reads more slowly.
+        """Send the bytes of a frame, and wait while the receiving process reads too slowly.
 
-        After `shut_down` the frame is dropped: the front runs the requests of an ended worker elsewhere.
+        After `shut_down` the frame is dropped: the front process runs the requests of an ended worker
+        elsewhere.
         """
         if self._is_shut_down:
             return
@@ -77,7 +84,7 @@ class LocalSocket:
             return
 
     def shut_down(self) -> None:
-        """Send end of file."""
+        """Send end of file to the process at the other end of the socket."""
         self._is_shut_down = True
         if self._writer.can_write_eof() and not self._writer.transport.is_closing():
             self._writer.write_eof()

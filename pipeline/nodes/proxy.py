@@ -59,7 +59,7 @@ _decode_start = msgspec.msgpack.Decoder(Start).decode
 
 
 class _DispatchId(msgspec.Struct, array_like=True):
-    """The first field of a `DispatchMessage`; the decoder skips the others."""
+    """The first field of a `DispatchMessage`. The decoder skips the other fields."""
 
     id: int
 
@@ -68,7 +68,10 @@ _decode_id = msgspec.msgpack.Decoder(_DispatchId).decode
 
 
 class Proxy:
-    """Forwards frames between the front's sockets and the agent that runs the worker."""
+    """Stands in for a worker on another machine: forwards messages between the front process and the agent.
+
+    The agent is a server on the other machine, which runs the worker.
+    """
 
     def __init__(self, sockets: Sequence[LocalSocket], link: Link) -> None:
         self._sockets = sockets
@@ -76,7 +79,7 @@ class Proxy:
         self._sent = [-1] * len(sockets)  # the latest dispatch that each instance was sent
 
     async def run(self) -> int:
-        """Forward frames until the worker has ended, and return its exit status. Raises LinkLost."""
+        """Forward messages until the worker has ended, and return its exit status. Raises LinkLost."""
         receiving = asyncio.create_task(self._forward_replies())
         tasks = [
             receiving,
@@ -99,9 +102,9 @@ class Proxy:
             await cancel_tasks(tasks)
 
     async def _forward_requests(self, index: int) -> None:
-        """Send the front's frames of an instance to the agent, until the front shuts the socket down.
+        """Forward the front process's messages of an instance to the agent, until the front shuts the socket.
 
-        A lost connection is left to `_forward_replies`, which may still read the end of the worker.
+        A lost connection is ignored here: `_forward_replies` may still read the worker's exit status.
         """
         local = self._sockets[index]
         with contextlib.suppress(LinkLost):
@@ -112,7 +115,7 @@ class Proxy:
             await self._link.send(PacketKind.END, instance=index)
 
     async def _forward_replies(self) -> int:
-        """Send frames and counts of the agent to the front. Return the exit status of the worker."""
+        """Forward messages and counts of the agent to the front process. Return the worker's exit status."""
         while True:
             packet = await self._link.receive_packet()
             if packet.kind == PacketKind.ENDED:
@@ -129,7 +132,7 @@ class Proxy:
                 arena.activity = Activity(state.decode("ascii"), cpu_s)
 
     async def _recall(self) -> None:
-        """Tell the agent which requests the front has taken back, forever."""
+        """Regularly tell the agent which requests the front process has taken back. Runs until cancelled."""
         sent = [local.arena.taken_back_count for local in self._sockets]
         while True:
             await asyncio.sleep(COUNTS_EVERY_S)
@@ -140,14 +143,17 @@ class Proxy:
                     self._link.write(PacketKind.COUNTS, COUNTS.pack(count, 0.0, b"\0", 0), index)
 
     def _mark_begun(self) -> None:
-        """Count all dispatches that were sent as begun: without the connection nobody knows better."""
+        """Mark all dispatches that were sent as begun.
+
+        After the connection is lost, nobody knows which of them the worker has begun.
+        """
         for local, dispatch_id in zip(self._sockets, self._sent, strict=True):
             if dispatch_id >= 0:
                 local.arena.note_begin(dispatch_id)
 
 
 class ReasonLog:
-    """Logs why a worker waits for a node, once for each reason."""
+    """Logs why a worker waits for a machine, once for each reason."""
 
     def __init__(self, worker: str, start_timeout_s: float) -> None:
         self._worker = worker
@@ -168,9 +174,9 @@ async def find_agent(
 ) -> tuple[Link, str]:
     """Return the connection to an agent that starts the worker, and the address of the agent.
 
-    Workers begin at different agents, by the number of their first instance. Tries go on while an agent may
-    accept later; the front ends a proxy that takes longer than `start_timeout`. Raises AgentRefused when each
-    agent has refused for good, and ConfigError for a token file that can't be read.
+    Workers try different agents first, by the number of their first instance. Tries continue as long as an
+    agent may accept later. The front process ends a proxy that takes longer than `start_timeout`. Raises
+    AgentRefused if every agent has finally refused, and ConfigError for a token file that can't be read.
     """
     token = read_token(Path(nodes.token_file))
     context = None if nodes.ca_file is None else ssl.create_default_context(cafile=nodes.ca_file)
@@ -198,7 +204,7 @@ async def find_agent(
 async def _ask_agent(
     address: str, context: ssl.SSLContext | None, request: WorkerRequest, log_reason: Callable[[str], None]
 ) -> tuple[Link, str]:
-    """Return the connection to the agent at an address, or to the agent that a placer there has started."""
+    """Return the connection to the agent at an address, or to an agent that a placer there has started."""
     link = await open_link(address, context)
     try:
         place = await offer_worker(link, request, log_reason)
@@ -215,7 +221,10 @@ async def _ask_agent(
 async def _ask_placed_agent(
     place: Place, request: WorkerRequest, log_reason: Callable[[str], None]
 ) -> tuple[Link, str]:
-    """Ask an agent that a placer has started. No failure is final: the next try has another node."""
+    """Request a worker from an agent that a placer has started.
+
+    No failure is final, because the next try is on another machine.
+    """
     context = ssl.create_default_context(cafile=place.ca_file) if place.ca_file else None
     try:
         return await _ask_agent(place.address, context, request, log_reason)
@@ -227,7 +236,7 @@ async def _ask_placed_agent(
 
 
 async def run_proxy(fds: Sequence[int], log_fd: int) -> int:
-    """Run a worker on another node for the front, and return the exit status of the worker."""
+    """Run a worker on another machine for the front process, and return the worker's exit status."""
     pairs = zip(fds[::2], fds[1::2], strict=True)
     sockets = [LocalSocket(socket_fd, Arena(arena_fd)) for socket_fd, arena_fd in pairs]
     for local in sockets:
@@ -256,7 +265,10 @@ async def run_proxy(fds: Sequence[int], log_fd: int) -> int:
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Run a proxy; the front starts it with the arguments of a worker, see `pipeline.worker.main`."""
+    """Run a proxy, the stand-in of a worker on another machine.
+
+    The front process starts the proxy with the arguments of a worker, see `pipeline.worker.main`.
+    """
     if arguments[0] != PROTOCOL_VERSION:
         sys.stderr.write(f"{PACKAGE_CHANGED}\n")
         sys.exit(OTHER_VERSION)

@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 
 class CharacterErrors(NamedTuple):
-    """The fewest changes that make predicted texts equal to the expected texts. Spaces do not count."""
+    """Minimum number of changes that turn the predicted texts into the expected texts.
+
+    Spaces do not count.
+    """
 
     characters: int = 0  # of the expected texts
     substitutions: int = 0
@@ -20,7 +23,7 @@ class CharacterErrors(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Errors per expected character; without expected characters, the number of insertions."""
+        """Errors per expected character. Without expected characters, it is the number of insertions."""
         return self.errors / max(1, self.characters)
 
 
@@ -45,6 +48,6 @@ def count_errors(expected: str, predicted: str) -> CharacterErrors:
 
 
 def sum_errors(pairs: Iterable[tuple[str, str]]) -> CharacterErrors:
-    """Return the character errors of (expected, predicted) texts together."""
+    """Return the sum of the character errors of (expected, predicted) texts."""
     counts = [count_errors(*pair) for pair in pairs]
     return CharacterErrors(*(sum(column) for column in zip(*counts, strict=True)))

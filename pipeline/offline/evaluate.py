@@ -32,18 +32,21 @@ Things = frozenset[tuple[Any, str]]
 
 
 class Incomparable(ServingError):
-    """Raised for a prediction or a label that can't be compared; becomes a ConfigError that names the row."""
+    """Raised for a prediction or label that can't be compared.
+
+    It becomes a ConfigError that names the row.
+    """
 
 
 class Task(NamedTuple):
-    """The kind of labels to compare (a label, several labels, entities, a text), and the parser of values."""
+    """The kind of compared labels (a label, several labels, entities or a text), and their parser."""
 
     kind: str  # LABEL, LABELS, ENTITIES or TEXT
     things: Callable[[Any], Things]  # parses a value to (thing, class) pairs, see `measures.by_class`
 
 
 def detect_task(answer: Any, gold: Any) -> Task:
-    """Return the kind of labels, as seen in the first prediction and the first true label (`gold`)."""
+    """Return the kind of labels, detected from the first prediction and the first true label (`gold`)."""
     label = parsed(gold)
     if isinstance(label, list) and label and all(isinstance(entity, dict) for entity in label):
         return Task(ENTITIES, parse_entities)
@@ -81,7 +84,10 @@ def parsed(value: Any) -> Any:
 
 
 def parse_label(value: Any) -> Things:
-    """Parse a single label, a text or a class number, to a set with one (None, class). Raise Incomparable."""
+    """Parse a single label, a text or a class number, to a set with the element (None, class).
+
+    Raise Incomparable.
+    """
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise Incomparable(f"{value!r} is no label: a text, or the number of a class")
     return frozenset([(None, str(value))])
@@ -112,7 +118,7 @@ def parse_entities(value: Any) -> Things:
 
 
 def parsed_object(text: str) -> Mapping[str, Any] | None:
-    """Parse a text that is a JSON object. Return None for any other text."""
+    """Parse a JSON object in a text. Return None for any other text."""
     if not text.startswith("{"):
         return None
     try:
@@ -161,7 +167,7 @@ Confusion = Mapping[tuple[str, str], int]
 def draw(title: str, confusion: Confusion) -> str:
     """Return the confusion matrix as an SVG picture.
 
-    Colors are shares of a row, so that rare classes show as well.
+    Colors show shares of a row, so that rare classes are visible as well.
     """
     classes, counts = _shown(confusion)
     side = _CELL * len(classes)
@@ -179,7 +185,7 @@ def draw(title: str, confusion: Confusion) -> str:
 
 
 def _shown(confusion: Confusion) -> tuple[list[str], Confusion]:
-    """Return the classes and counts to draw; beyond MAX_CLASSES, rare classes are merged to OTHERS."""
+    """Return the classes and counts to draw. Beyond MAX_CLASSES, rare classes are merged into OTHERS."""
     support: dict[str, int] = {}
     for (expected, predicted), count in confusion.items():
         support[expected] = support.get(expected, 0) + count
@@ -243,16 +249,16 @@ class ClassFigures(NamedTuple):
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall; 0 without any right prediction."""
+        """Harmonic mean of precision and recall; 0 without a correct prediction."""
         return 2 * self.right / (self.support + self.predicted) if self.support + self.predicted else 0.0
 
 
 def by_class(
     pairs: Iterable[tuple[Collection[tuple[Hashable, str]], Collection[tuple[Hashable, str]]]],
 ) -> list[ClassFigures]:
-    """Return the counts of each class, from pairs of the labels and the predictions of a row.
+    """Return the counts of each class, from a pair (labels, predictions) for each row.
 
-    Labels and predictions are sets of (thing, class). The thing is the place of an entity in the text. It is
+    Labels and predictions are sets of (thing, class). The thing is the position of an entity in the text, or
     None if the classes belong to the whole row.
     """
     support, predicted, right = Counter[str](), Counter[str](), Counter[str]()
@@ -332,7 +338,7 @@ def _summarise_class(figures: ClassFigures) -> dict[str, float]:
 def evaluate(
     scored: Path, gold: str, *, answers: str = ANSWER, prefix: str = "", latencies_ms: Sequence[float] = ()
 ) -> Evaluation:
-    """Compare the predictions in a file written by `score` with the file's column of labels, `gold`.
+    """Compare the predictions in a file written by `score` with the labels in the file's column `gold`.
 
     answers: name of the column with the predictions. prefix: text that is removed from the start of the
     labels. Raise ConfigError, with the row, for a row that can't be compared.
@@ -376,7 +382,7 @@ def evaluate(
 
 
 def _find_first_answer(rows: RowFile, answers: str) -> Any:
-    """Return the first answer in a scored file, or None. The rows before it have errors."""
+    """Return the first answer in a scored file, or None. Rows before it have only errors."""
     for row in rows:
         answer = _read_columns(row, rows, answers).get(answers)
         if answer is not None:
@@ -391,7 +397,7 @@ def _read_columns(row: Row, rows: RowFile, answers: str) -> dict[str, Any]:
 def _compared(
     task: Task, columns: dict[str, Any], gold: str, answers: str, prefix: str
 ) -> tuple[Things, Things]:
-    """Return the pair (labels, predictions) of a row."""
+    """Return the pair (labels, predictions) of a row, parsed for comparison."""
     label, answer = columns[gold], columns.get(answers)
     predicted = frozenset() if answer is None else task.things(select_prediction(task, answer))
     return _stripped(task.things(label), prefix), predicted
@@ -402,7 +408,10 @@ def _stripped(things: Things, prefix: str) -> Things:
 
 
 def _texts(pair: tuple[Things, Things]) -> tuple[str, str]:
-    """Return the expected and the predicted text of a row; a row without an answer has no text."""
+    """Return the expected and the predicted text of a row.
+
+    A row without an answer has an empty prediction.
+    """
     (expected,), predicted = pair
     return expected[1], next(iter(predicted))[1] if predicted else ""
 
@@ -413,7 +422,7 @@ def _only(pair: tuple[Things, Things]) -> tuple[str, str]:
 
 
 def _unflattened(row: Row, answers: str) -> dict[str, Any]:
-    """Return the columns of a CSV or Parquet row, with `answer.label` and the like joined to one answer."""
+    """Return the columns of a CSV or Parquet row, with columns like `answer.label` merged into one answer."""
     lead = f"{answers}."
     columns = {name: value for name, value in row.columns.items() if not name.startswith(lead)}
     answer = {

@@ -48,7 +48,7 @@ _JSON = msgspec.json
 class InProcess:
     """A model in this process that scores rows: runs the only step (Op) of a service, as a worker would.
 
-    Rows and answers are JSON objects, as over KServe v1.
+    Rows and answers are JSON objects, as in KServe v1.
     """
 
     def __init__(self, model: Path) -> None:
@@ -82,7 +82,10 @@ class InProcess:
         self.callers = count
 
     def request_answers(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
-        """Return the answer to each row, run as one request with these KServe parameters. Raise Refused."""
+        """Run rows as one request with these KServe parameters, and return the answer to each row.
+
+        Raise Refused.
+        """
         body = _JSON.encode({"instances": rows, "parameters": parameters})
         try:
             request = parse_instances(body, self._signature, self._limits)
@@ -182,7 +185,10 @@ def _load_service(model: Path) -> Service:
 
 
 def _build_app(service: Service, model: Path) -> tuple[App, str]:
-    """Return the service's description and the name of its only step (Op). Raise ConfigError for several."""
+    """Return the service's description and the name of its only step (Op).
+
+    Raise ConfigError if it has several steps.
+    """
     app = service.as_app()
     if len(app.ops) != 1:
         raise ConfigError(
@@ -193,7 +199,10 @@ def _build_app(service: Service, model: Path) -> tuple[App, str]:
 
 
 def _with_threads(app: App, op: str, threads: int) -> App:
-    """Return the description with `threads` engine threads per run: the engine runs one batch at a time."""
+    """Return the service's description with the engine's thread count set to `threads`.
+
+    All threads can serve one batch, because the engine runs one batch at a time.
+    """
     section = app.config.op[op]
     conf = section.local_service_conf
     assert conf is not None

@@ -52,7 +52,7 @@ _decode = msgspec.json.decode
 
 
 class Row(NamedTuple):
-    """A row of the input file: its columns, and its place for error messages."""
+    """A row of the input file: its columns, and its position for error messages."""
 
     number: int  # counted from 1
     where: str  # line or row, for messages
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 class RowFile:
-    """An input file of rows to score: iterate over it to read the rows, broken rows included."""
+    """An input file of rows to be scored. Iteration yields all rows, including broken rows."""
 
     def __init__(self, path: Path) -> None:
         """Open the file. Raise ConfigError for a missing file and for an unknown format."""

@@ -24,9 +24,9 @@ REQUEST_CHARS = 8192  # rows x the longest of them: as many characters as a work
 
 
 def windows(rows: Iterable[Row], most_rows: int) -> Iterator[list[Row]]:
-    """Group rows into windows of at most `most_rows` rows, and of fewer rows if these are long.
+    """Group rows into windows of at most `most_rows` rows, or fewer if the rows are long.
 
-    A window is the unit that is sorted by length, sent and written.
+    The rows of a window are sorted by length, sent and written together.
     """
     window: list[Row] = []
     chars = 0
@@ -43,7 +43,8 @@ def windows(rows: Iterable[Row], most_rows: int) -> Iterator[list[Row]]:
 def split_window(inputs: Sequence[Mapping[str, Any]], most_rows: int) -> list[list[int]]:
     """Split the rows of a window into requests of similar length. Return the row indexes of each request.
 
-    The longest rows come first, so that no connection is left alone with them at the end.
+    The longest rows are sent first. Otherwise the last request could be a long one while other connections
+    are idle.
     """
     lengths = [estimate_length(columns) for columns in inputs]
     order = sorted(range(len(inputs)), key=lambda at: -lengths[at])
@@ -87,7 +88,7 @@ class Job:
     on_request: RequestHook = lambda took_s, rows: None  # called after each request
 
     def settings(self, target: Target) -> dict[str, Any]:
-        """Return the settings that must be unchanged when an interrupted job is continued.
+        """Return the settings that must not change when an interrupted job is continued.
 
         `target` is the service or model that scores the rows.
         """
@@ -100,14 +101,17 @@ class Job:
 
 
 class BadRow(ServingError):
-    """Raised for a row that can't be scored, when such rows stop the job. The command exits with code 1."""
+    """Raised for a row that can't be scored, if the options let bad rows stop the job.
+
+    The command exits with code 1.
+    """
 
     exit_code = 1
 
 
 @dataclass
 class Scored:
-    """The result of a scoring job: numbers of rows, and seconds taken."""
+    """Result of a scoring job: numbers of rows, and the seconds it took."""
 
     before: int  # rows of earlier runs
     rows: int = 0
@@ -127,7 +131,7 @@ class Scored:
 
 
 def score_file(job: Job, target: Target, console: Console) -> Scored:
-    """Score all rows that an earlier run has not done, and write them to the output file.
+    """Score all rows that an earlier run has not scored, and write them to the output file.
 
     `target` is the service or model that scores the rows. Raise ConfigError, BadRow or Unanswered.
     """
@@ -191,9 +195,9 @@ class _Window:
     def __init__(
         self, job: Job, target: Target, rows: Sequence[Row], pool: ThreadPoolExecutor, *, cells: bool
     ) -> None:
-        """Send the rows.
+        """Send the rows of the window.
 
-        `cells` says whether columns are CSV texts, to be parsed if the model expects numbers.
+        `cells` tells whether columns are CSV texts, which are parsed if the model expects numbers.
         """
         self.rows = rows
         self._job = job
@@ -207,7 +211,7 @@ class _Window:
         ]
 
     def results(self) -> list[Any]:
-        """Wait, and return the answer or the error of each row. Raise Unanswered."""
+        """Wait for the requests, and return the answer or the error of each row. Raise Unanswered."""
         results: list[Any] = list(self._inputs)
         for places, answers in self._requests:
             for at, answer in zip(places, answers.result(), strict=True):
@@ -236,9 +240,9 @@ class _Window:
         return inputs
 
     def _build_input(self, row: Row, cells: bool) -> dict[str, Any] | Refused:
-        """Return the model inputs of a row, or its error.
+        """Return the model inputs of a row, or an error.
 
-        Raise ConfigError if the answer would replace a column.
+        Raise ConfigError if the answer would replace a column of the row.
         """
         if row.fault:
             return Refused(row.fault)
@@ -269,7 +273,8 @@ class _Window:
 def _of_cell(cell: str, datatype: str) -> Any:
     """Parse a CSV cell as a value of a KServe datatype.
 
-    Return unparsable texts unchanged, for the model to reject. An empty cell of a number is missing: None.
+    Texts that can't be parsed are returned unchanged, so that the model rejects them. An empty cell for a
+    number becomes None (missing).
     """
     if not cell.strip() and datatype[:1] in _NUMBERS:
         return None

@@ -30,7 +30,7 @@ Columns = dict[str, Any]
 class ScoredFile:
     """The output file of a scoring job, which may continue an earlier run.
 
-    `done` is the number of rows it has.
+    `done` is the number of rows already in the file.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], *, restart: bool) -> None:
@@ -59,7 +59,7 @@ class ScoredFile:
             raise
 
     def _adopt_earlier_run(self, settings: Mapping[str, Any], restart: bool) -> None:
-        """Lock the partial file and continue the earlier run, or start anew."""
+        """Lock the partial file. Continue the earlier run, or discard it if `restart` is set."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -72,7 +72,8 @@ class ScoredFile:
     def pass_by(self, rows: Iterator[Row]) -> None:
         """Skip the input rows that the earlier run has written.
 
-        Raise ConfigError if they differ: the input may be mended from a broken row on, but not before it.
+        Raise ConfigError if they differ from the written rows: the input may only be changed from the first
+        row on that is not written.
         """
         for number, written in enumerate(read_scored_lines(self._part), 1):
             row = next(rows, None)
@@ -94,8 +95,8 @@ class ScoredFile:
     def finish(self) -> None:
         """Convert the complete partial file to the output format, and rename it.
 
-        May be repeated after a failure. Raise ConfigError for rows that do not fit the format, and if the
-        file can't be written.
+        The call may be repeated after a failure. Raise ConfigError for rows that do not fit the format, and
+        if the file can't be written.
         """
         try:
             if self.format == JSONL:
@@ -145,7 +146,7 @@ class ScoredFile:
 
 
 def _matches_row(written: Columns, row: Row) -> bool:
-    """Whether a written line belongs to this input row: it has the same columns."""
+    """Whether a written line belongs to this input row: the columns of both are equal."""
     columns = _json.decode(_json.encode(row.columns))  # of Parquet there are dates, say
     return all(written.get(name) == value for name, value in columns.items() if name != ERROR)
 
@@ -157,7 +158,7 @@ def read_scored_lines(path: Path) -> Iterator[Columns]:
 
 
 def flat(row: Columns) -> Columns:
-    """Return a row for CSV or Parquet: members of the answer become columns like `answer.label`."""
+    """Return a row for CSV or Parquet: the keys of the answer become columns like `answer.label`."""
     columns: Columns = {}
     for name, value in row.items():
         if isinstance(value, dict):

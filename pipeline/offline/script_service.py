@@ -17,20 +17,26 @@ SCRIPT = "web_service.py"
 
 
 class _Loaded(BaseException):
-    """Stops a script at its `run_service`. A BaseException, so that no `except` of the script catches it."""
+    """Raised to stop a script at its `run_service`.
+
+    It is a BaseException, so that no `except Exception` of the script catches it.
+    """
 
     def __init__(self, loaded: Service) -> None:
         self.service = loaded
 
 
 def script_in(path: Path) -> Path | None:
-    """Return the service script at a path, which is a file or its folder. Return None without a script."""
+    """Return the service script at a path, which is the script or its folder; None if there is no script."""
     script = path / SCRIPT if path.is_dir() else path
     return script.resolve() if script.suffix == ".py" and script.is_file() else None
 
 
 def service_of_script(script: Path) -> Service:
-    """Run a script up to its `run_service`, and return the service. Raise ConfigError if it calls none."""
+    """Run a script up to its `run_service`, and return the service.
+
+    Raise ConfigError if the script does not call it.
+    """
 
     def leave(loaded: Service) -> NoReturn:
         raise _Loaded(loaded)

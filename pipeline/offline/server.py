@@ -24,8 +24,8 @@ class Server:
     ) -> None:
         """Connect to a server: host:port or a URL, whose path names the model if there are several.
 
-        address: several with commas between them are servers of the same model. `timeout_s` limits each
-        request. Raise ConfigError if no model answers there.
+        address: may be a comma-separated list of servers of the same model. `timeout_s` limits each request.
+        Raise ConfigError if no model answers there.
         """
         try:
             url, model = _split(address)
@@ -38,7 +38,7 @@ class Server:
         self.inputs = self._inputs()
 
     def request_answers(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
-        """Return the answer to each row, sent as one request with these KServe parameters.
+        """Send rows as one request with these KServe parameters, and return the answer to each row.
 
         Raise Refused or Unanswered.
         """

@@ -11,7 +11,10 @@ REQUEST_ROWS = 128  # four batches: a request costs as much as a tenth of 32 sho
 
 
 class Refused(ServingError):
-    """Raised when the model rejects a request. Some of its rows may be accepted in a request of their own."""
+    """Raised when the model rejects a request of several rows.
+
+    Some of these rows may be accepted when they are sent separately.
+    """
 
 
 class Unanswered(ServingError):
@@ -36,10 +39,10 @@ class Target(Protocol):
 
     @property
     def described(self) -> str:
-        """The model's name or address for messages; unique for the model."""
+        """The model's name or address for messages. It is unique for the model."""
 
     def request_answers(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
-        """Return the answer to each row, sent as one request with these parameters.
+        """Run rows as one request with these parameters, and return the answer to each row.
 
         Raise Refused or Unanswered.
         """

@@ -42,7 +42,7 @@ from pipeline.ops.tokenizer import load_tokenizer, tokenizer_file
 
 
 class TextReader:
-    """Turns the texts of one request input into input tensors of the model, by its tokenizer."""
+    """Turns the texts of one request input into input tensors of the model, with the model's tokenizer."""
 
     def __init__(self, name: str, settings: TextInput, model: ServingModel) -> None:
         """`name` is the input's name in requests.
@@ -61,7 +61,7 @@ class TextReader:
     def read_texts(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Return the model's input arrays, by tensor name, with a row for each text of the request.
 
-        Raises InvalidInput with the text's number.
+        Raises InvalidInput that names the text by its number.
         """
         max_chars = Reading(self._max_tokens).most_chars
         cuts = self._given.too_long == "truncate"
@@ -165,7 +165,7 @@ def declared_input(name: str, section: Input, model: ServingModel) -> Declared:
 
 
 def declared_outputs(model: ServingModel) -> Iterator[tuple[str, str]]:
-    """Yield name and declaration ("FP32 [-1, 3]") of each response output, outputs with labels first."""
+    """Yield name and declaration ("FP32 [-1, 3]") of each response output. Outputs with labels come first."""
     for fetch, output, prefix in described_fetches(model):
         for name, (datatype, shape) in answer_shapes(fetch, output, prefix).items():
             if row_by_row(model):
@@ -187,7 +187,7 @@ def described_fetches(model: ServingModel) -> list[DescribedFetch]:
 
 
 def _list_answer_names(fetch: Variable, output: Output) -> Iterator[str]:
-    """Yield the response names that one output tensor fills, without a prefix. A name may occur twice."""
+    """Yield the response names for one output tensor, without a prefix. A name may occur twice."""
     if isinstance(output, TensorOutput) or getattr(output, "raw", False):
         yield fetch.alias
     if not isinstance(output, TensorOutput):
@@ -195,7 +195,7 @@ def _list_answer_names(fetch: Variable, output: Output) -> Iterator[str]:
 
 
 def row_by_row(model: ServingModel) -> bool:
-    """Whether the rows of a request must be run one by one: the model was exported for a batch of one row."""
+    """Whether the rows of a request must run one by one, because the model was exported for one row."""
     is_single_row = bool(model.feeds) and all(feed.shape[:1] == (1,) for feed in model.feeds)
     return is_single_row and model.description.kinds != {"tensor"}
 
@@ -240,9 +240,9 @@ class DescribedOp(Op):
         description: Path | str = "",
         **options: Any,
     ) -> None:
-        """`description` is a file with `inputs`, `outputs` and `labels`, which replace those of serving.yml.
+        """`description` is a file whose `inputs`, `outputs` and `labels` replace those in serving.yml.
 
-        `options` are the arguments of Op.
+        `options` are the arguments of the base class Op.
         """
         super().__init__(name, input_ops, **options)
         self._description = Path(description) if description else None
@@ -360,7 +360,10 @@ class DescribedOp(Op):
 
 
 def _refuse_fixed_batch(model: ServingModel) -> None:
-    """Raise ConfigError if the model's fixed batch size is above 1: a request of one row can't be run."""
+    """Raise ConfigError if the model's fixed batch size is above 1.
+
+    A model with such a batch size can't run a request of one row.
+    """
     if model.description.kinds == {"tensor"}:
         return
     fixed = next((feed for feed in model.feeds if feed.shape and feed.shape[0] > 1), None)
@@ -384,7 +387,7 @@ def _reader(name: str, section: Input, model: ServingModel) -> Any:
 
 
 def _padded_alike(model: ServingModel) -> list[str]:
-    """Return the input tensors that must have equal shapes in a request, since they are padded together."""
+    """Return the input tensors that must have equal shapes in a request: those that are padded together."""
     padded = [feed for feed in model.feeds if model.padding and feed.alias in model.padding.feeds]
     if len(padded) < 2 or len({feed.shape for feed in padded}) > 1:
         return []

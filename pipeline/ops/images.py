@@ -47,7 +47,7 @@ def opencv_resize(pixels: Array, height: int, width: int) -> Array:
 def _neighbours(source: int, target: int, *, cut: bool) -> tuple[Array, Array, Array, Array]:
     """Return, for each target pixel along an axis, its two source pixels and their weights (fixed point).
 
-    cut: pixels beyond the first and the last source pixel give the nearer one all weight.
+    cut: beyond the first and the last source pixel, the nearest source pixel gets all the weight.
     """
     at = ((np.arange(target) + 0.5) * (source / target) - 0.5).astype(np.float32)
     first = np.floor(at).astype(np.int64)
@@ -89,7 +89,7 @@ class ImageReader:
     def read_images(self, inputs: Mapping[str, Any]) -> Array:
         """Return the model's input array, with a row for each image of the request.
 
-        Raises InvalidInput and TooLarge with the image's number.
+        Raises InvalidInput and TooLarge, which name the image by its number.
         """
         if self._name not in inputs:
             raise InvalidInput(
@@ -148,7 +148,7 @@ def decoded(data: bytes, where: str, settings: ImageInput) -> Image:
 def _refuse_large(width: int, height: int, where: str, settings: ImageInput) -> None:
     """Raise TooLarge for an image with more than `max_pixels` pixels, before or after resizing.
 
-    With the shorter side resized, an image of 1 x 100000 would become one of 256 x 25600000.
+    Resizing the shorter side would turn an image of 1 x 100000 pixels into 256 x 25600000 pixels.
     """
     limit = f"{settings.max_pixels} are allowed (max_pixels in serving.yml): send a smaller one"
     if width * height > settings.max_pixels:
@@ -164,7 +164,10 @@ def _refuse_large(width: int, height: int, where: str, settings: ImageInput) -> 
 
 
 def resized(image: Image, settings: ImageInput) -> Array:
-    """Resize an image by its shorter side or both, as `resize` says: uint8 [height, width, channels]."""
+    """Resize an image by its shorter side or both sides, as the setting `resize` says.
+
+    Returns uint8 [height, width, channels].
+    """
     width, height = image.size
     if settings.resize is not None:
         height, width = _target(height, width, settings)
@@ -179,7 +182,10 @@ def resized(image: Image, settings: ImageInput) -> Array:
 
 
 def cropped(pixels: Array, settings: ImageInput) -> Array:
-    """Crop the center of an image as the `crop` setting says. A smaller image gets a black border."""
+    """Crop the center of an image, in the size of the setting `crop`.
+
+    A smaller image gets a black border.
+    """
     crop = settings.crop
     if crop is None:
         return pixels
@@ -208,7 +214,7 @@ def _pixels(image: Image) -> Array:
 
 
 def _upright(image: Image) -> Image:
-    """Rotate an image as its EXIF data says; unchanged if the EXIF data is broken."""
+    """Rotate an image as its EXIF data says. The image is unchanged if the EXIF data is broken."""
     from PIL import ImageOps
 
     try:
@@ -218,7 +224,7 @@ def _upright(image: Image) -> Image:
 
 
 def _files(value: Any, name: str) -> list[tuple[bytes, str]]:
-    """Return the file content of each image of a request value, with the image's name for errors."""
+    """Return the file content of each image in a request value, with a name for the image in errors."""
     if isinstance(value, np.ndarray):
         values = value.ravel().tolist()
     elif isinstance(value, str) and value.lstrip().startswith("["):

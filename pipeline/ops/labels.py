@@ -31,7 +31,7 @@ class OutputPrinter:
     def __init__(self, fetch: Variable, output: Output, prefix: str, labels: Sequence[str]) -> None:
         """`output` describes the tensor, `prefix` precedes the response names, `labels` are the class names.
 
-        `DescribedFetch` says when a prefix is needed.
+        `DescribedFetch` determines when a prefix is needed.
         """
         self._alias = fetch.alias
         self._output = output
@@ -88,7 +88,7 @@ class OutputPrinter:
 
 
 def answer_shapes(fetch: Variable, output: Output, prefix: str) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-    """Return datatype and shape of each response output that `OutputPrinter` makes of an output tensor.
+    """Return datatype and shape of each response output that `OutputPrinter` makes from an output tensor.
 
     An empty datatype means the datatype of the tensor.
     """
@@ -100,7 +100,7 @@ def answer_shapes(fetch: Variable, output: Output, prefix: str) -> Mapping[str, 
 
 
 def label_shapes(fetch: Variable, output: Output) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-    """Return datatype and shape of the labels and scores made of an output tensor, by name without prefix."""
+    """Return datatype and shape of the labels and scores from an output tensor, by name without prefix."""
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {"label": ("BYTES", (-1,))}
     if isinstance(output, MultiLabelOutput):
         shapes = {"labels": ("BYTES", (-1, -1)), "scores": ("FP32", (-1, -1))}
@@ -115,7 +115,7 @@ def label_shapes(fetch: Variable, output: Output) -> Mapping[str, tuple[str, tup
 
 
 def best(scores: Array, labels: Array, count: int, threshold: float = 0.0) -> Answer:
-    """Return the best label and score of each row, and the `count` best labels and scores.
+    """Return the best label and score of each row, and its `count` best labels and scores.
 
     The outputs are `label`, `score`, `labels` and `scores`. Labels whose score is below the threshold are
     empty.
@@ -129,9 +129,9 @@ def best(scores: Array, labels: Array, count: int, threshold: float = 0.0) -> An
 
 
 def over_threshold(scores: Array, labels: Array, threshold: float, top_k: int | None = None) -> Answer:
-    """Return `labels` and `scores` over the threshold for each row, the best first.
+    """Return `labels` and `scores` over the threshold for each row, best first.
 
-    Rows with fewer labels than the longest are padded with empty labels.
+    Shorter rows are padded with empty labels to the length of the longest row.
     """
     order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
     sorted_scores = np.take_along_axis(scores, order, 1)
@@ -143,9 +143,10 @@ def over_threshold(scores: Array, labels: Array, threshold: float, top_k: int | 
 
 
 def probabilities(scores: Array, activation: str) -> Array:
-    """Turn scores [rows, classes] into probabilities over the classes, by softmax if `activation` says so.
+    """Turn scores [rows, classes] into probabilities over the classes, by softmax.
 
-    "none" keeps the scores; "auto" keeps the rows that are probabilities already.
+    If `activation` is "none", the scores are kept. If it is "auto", rows that already are probabilities are
+    kept.
     """
     if activation == "none":
         return scores
@@ -162,7 +163,7 @@ def probabilities(scores: Array, activation: str) -> Array:
 def sigmoids(scores: Array, activation: str) -> Array:
     """Turn scores into an independent probability for each class by sigmoid.
 
-    `activation` "none" keeps the scores.
+    If `activation` is "none", the scores are kept.
     """
     if activation == "none":
         return scores

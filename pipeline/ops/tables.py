@@ -35,7 +35,7 @@ class TableReader:
     def read_rows(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Return the model's input arrays by tensor name, with a row for each row of the table.
 
-        Raises InvalidInput with row and column.
+        Raises InvalidInput that names the row and the column.
         """
         body = inputs.get(CSV)  # no bytes under this name: a column that is called so
         is_csv = isinstance(body, bytes | bytearray | memoryview)
@@ -68,7 +68,7 @@ class TableReader:
 
 
 def _list_cells(value: Any, column: Column) -> list[Any]:
-    """Return the cells of one column from a tensor, a list, a JSON list in a text, or a single value."""
+    """Return the cells of one column: from a tensor, a list, a JSON list as text, or a single value."""
     if isinstance(value, np.ndarray):
         return value.ravel().tolist()
     if isinstance(value, list):
@@ -157,7 +157,7 @@ def _parse_number_cell(column: Column, cell: Any, row: int, bounds: Bounds) -> A
 
 
 def _is_missing(column: Column, cell: Any) -> bool:
-    """Return whether a cell is null or empty. NaN also stands for a missing integer."""
+    """Return whether a cell is null or empty. For integer columns, NaN also counts as missing."""
     if isinstance(cell, float):
         return math.isnan(cell) and column.type == "integer"
     return cell is None or (isinstance(cell, str) and not cell.strip())

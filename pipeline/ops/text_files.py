@@ -55,7 +55,7 @@ _KINDS_OF_OLD = {"tokens": LABELLING, **{kind: task for task, kind in KINDS.item
 class TextSettings:
     """Settings of a text service that override those in the model's files.
 
-    Empty settings override nothing.
+    Empty settings do not override.
     """
 
     task: str = ""
@@ -75,7 +75,8 @@ class TextSettings:
 def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel:
     """Return a copy of the model with a full description for serving texts: task, labels, inputs, outputs.
 
-    Raises ConfigError, which names the option for a setting that is missing or does not fit.
+    Raises ConfigError for a setting that is missing or does not fit, and names the command-line option for
+    it.
     """
     folders = [model.directory, model.directory.parent]
     config = _config(folders)
@@ -119,7 +120,7 @@ def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel
 def _input(model: ServingModel, settings: TextSettings, longest: int) -> tuple[str, dict[str, Any]]:
     """Return the name and the settings of the text input.
 
-    longest: maximum tokens by config.json; 0: unknown.
+    longest: maximum number of tokens in config.json; 0 if unknown.
     """
     described = [item for item in model.description.inputs.items() if item[1].kind == "text"]
     name = described[0][0] if len(described) == 1 else INPUT
@@ -165,7 +166,7 @@ def _output(
 def _get_output_settings(kind: str, settings: TextSettings) -> dict[str, Any]:
     """Return the options that belong in the `outputs` section of serving.yml for this `kind` of output.
 
-    Raises ConfigError for an option that this kind of output lacks.
+    Raises ConfigError for an option that does not apply to this kind of output.
     """
     options = {
         "top_k": (settings.top_k, ("classes", "multilabel", "zero-shot")),
@@ -184,7 +185,7 @@ def _get_output_settings(kind: str, settings: TextSettings) -> dict[str, Any]:
 def task_in_files(model: ServingModel) -> str:
     """Return the task that the model's own files imply, such as "classification".
 
-    Empty if they imply none.
+    Empty if the files imply no task.
     """
     folders = [model.directory, model.directory.parent]
     config = _config(folders)
@@ -192,7 +193,7 @@ def task_in_files(model: ServingModel) -> str:
 
 
 def _task(model: ServingModel, config: Mapping[str, Any], labels: Sequence[str]) -> str:
-    """Return the task that serving.yml, config.json and the output shapes imply; empty if they imply none."""
+    """Return the task that serving.yml, config.json and the output shapes imply; empty if unclear."""
     described = [output.get("kind") for output in (model.additions.get(OUTPUTS_KEY) or {}).values()]
     kinds = [_KINDS_OF_OLD[kind] for kind in described if kind in _KINDS_OF_OLD]
     if kinds:
@@ -239,7 +240,7 @@ def _scores(model: ServingModel, task: str, labels: Sequence[str]) -> Variable:
 
 
 def _vectors(model: ServingModel) -> Variable:
-    """Return the output tensor with a vector for each token, else the one with a vector for each text.
+    """Return the output tensor with a vector per token, or else the tensor with a vector per text.
 
     Raises ConfigError if there are several.
     """
@@ -256,15 +257,15 @@ def _vectors(model: ServingModel) -> Variable:
 
 
 def _is_head(config: Mapping[str, Any], model: ServingModel) -> bool:
-    """Whether the model's files say that it classifies, so that classes without names are acceptable."""
+    """Whether the model's files declare a classifier, so that classes without names are acceptable."""
     architecture = str(next(iter(config.get("architectures") or []), ""))
     return str(model.additions.get("task", "") or get_task(architecture)) in _OF_NOTES
 
 
 def _config(folders: Sequence[Path]) -> dict[str, Any]:
-    """Return the config.json of transformers or PaddleNLP in the first folder that has one.
+    """Return the config.json of transformers or PaddleNLP from the first folder that has this file.
 
-    Empty without one.
+    Empty if no folder has the file.
     """
     for folder in folders:
         for name in CONFIGS:

@@ -54,9 +54,9 @@ class TextOp(DescribedOp):
 
 
 class ClassificationOp(TextOp):
-    """Classifies texts or pairs of texts: the best classes.
+    """Classifies texts or pairs of texts: returns the best classes.
 
-    With `task="multi-label"`, all over a threshold.
+    With `task="multi-label"`, returns all classes over a threshold.
     """
 
     task = CLASSIFICATION
@@ -69,7 +69,7 @@ class LabellingOp(TextOp):
 
 
 class ZeroShotOp(TextOp):
-    """Classifies texts by labels that the request names, with a language inference (NLI) model."""
+    """Classifies texts by labels that the request provides, with a natural language inference (NLI) model."""
 
     task = ZERO_SHOT
 
@@ -77,14 +77,17 @@ class ZeroShotOp(TextOp):
 class EmbeddingOp(TextOp):
     """Computes the embedding vectors of texts.
 
-    OpenAI's `/v1/embeddings` and TEI's `/embed` serve them, too.
+    The same Op answers requests in the protocols of OpenAI (`/v1/embeddings`) and TEI (`/embed`).
     """
 
     task = EMBEDDINGS
 
 
 class RerankingOp(TextOp):
-    """Scores the relevance of texts to a query, with a cross-encoder. TEI's `/rerank` serves it, too."""
+    """Scores the relevance of texts to a query, with a cross-encoder.
+
+    The same Op answers requests in TEI's protocol (`/rerank`).
+    """
 
     task = RERANKING
 

@@ -22,7 +22,7 @@ EXAMPLE = '{"key": ["0"], "value": ["a text"]}'
 def each(function: Callable[[T], R], items: Iterable[T]) -> list[R | ServingError]:
     """Return the function's result for each item, or the ServingError that it raised for the item.
 
-    In a batch-wise hook, one bad request must not fail the others.
+    Hooks for whole batches use this function, so that one bad request does not fail the others.
     """
     results: list[R | ServingError] = []
     for item in items:
@@ -38,9 +38,9 @@ def named_texts(
 ) -> list[str]:
     """Return the texts of a request under the name `name`: a single text, a list, or a tensor's elements.
 
-    If the name is missing, the texts under the keys "0", "1", ... count. max_chars: maximum length of a text;
-    None: unlimited. alone: whether this is the only input with texts, so that numbered keys are unambiguous.
-    Raises InvalidInput with the text's number.
+    If the name is missing, the texts under the keys "0", "1", ... are returned. max_chars: maximum length of
+    a text; None: unlimited. alone: whether this is the only input with texts, so that numbered keys are
+    unambiguous. Raises InvalidInput that names the text by its number.
     """
     value = inputs.get(name)
     if value is None:
@@ -64,8 +64,9 @@ def named_texts(
 def numbered_texts(inputs: Mapping[str, Any], max_chars: int) -> list[str]:
     """Return the texts of a request under the keys "0", "1", ..., in order, or of a tensor named `text`.
 
-    Raises InvalidInput for no text, a missing number, another type, an empty text, or one over `max_chars`.
-    These checks come before the tokenizer's work. Errors about keys show an example of a message.
+    Raises InvalidInput if there is no text or a number is missing, and for a text of a wrong type, an empty
+    text, or a text over `max_chars`. These checks run before tokenization. Errors about keys show an example
+    of a message.
     """
     tensor = inputs.get(TENSOR)
     if isinstance(tensor, np.ndarray):

@@ -34,7 +34,7 @@ _REPEATED = ("pieces",)
 
 
 def sentence_piece_tokenizer(path: Path, *, lowercase: bool = True, keep_accents: bool = False) -> Any:
-    """Build a `tokenizers.Tokenizer` from a SentencePiece file of XLM-R or ALBERT, told apart by file name.
+    """Build a `tokenizers.Tokenizer` from a SentencePiece file of XLM-R or ALBERT, chosen by file name.
 
     `lowercase` and `keep_accents` apply to ALBERT. Raises ConfigError for a file that can't be used.
     """
@@ -181,9 +181,9 @@ _REMEDY = (
 
 
 def tokenizer_file(settings: TextInput, folders: Sequence[Path]) -> Path:
-    """Return the path of the tokenizer file in the first folder that has one.
+    """Return the path of the tokenizer file in the first folder that has such a file.
 
-    Raises ConfigError if no folder has one, or if the file is of a kind that can't be read.
+    Raises ConfigError if no folder has a tokenizer file, or if its kind is not supported.
     """
     names = (settings.tokenizer,) if settings.tokenizer else TOKENIZERS
     paths = (folder / name for folder in folders for name in names)
@@ -244,7 +244,7 @@ def load_tokenizer(text_input: TextInput, path: Path) -> Any:
 
 
 def _refuse_others(path: Path) -> None:
-    """Raise ConfigError if tokenizer_config.json names a tokenizer class that this file can't rebuild."""
+    """Raise ConfigError if this file can't build the tokenizer class that tokenizer_config.json names."""
     name = _tokenizer_class(_settings(path))
     families = _FAMILIES.get(path.name)
     if families is None:
@@ -272,7 +272,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 class Tokens(NamedTuple):
-    """The tokens of one text, without special tokens: ids and, where requested, their places in the text."""
+    """Tokens of one text, without special tokens: ids and, if requested, their positions in the text."""
 
     ids: list[int]
     offsets: list[tuple[int, int]] = []  # characters of each piece, in the text or in its word
@@ -288,7 +288,10 @@ class Row(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A run of special tokens, and the segment id of the text that follows. No text follows the last run."""
+    """A sequence of special tokens around texts, and the segment id of the text that follows it.
+
+    No text follows the last sequence.
+    """
 
     ids: list[int]
     types: list[int]
@@ -313,7 +316,10 @@ class TextTokenizer:
         return int(self._tokenizer.get_vocab_size())
 
     def tokens(self, texts: Sequence[str], *, places: bool = False) -> list[Tokens]:
-        """Return the tokens of each text, without special tokens. `places` adds the offsets of the tokens."""
+        """Return the tokens of each text, without special tokens.
+
+        `places`: whether the tokens' offsets are included.
+        """
         if len(texts) == 1:  # without the threads of the library
             encoding = self._tokenizer.encode(texts[0], add_special_tokens=False)
             return [Tokens(encoding.ids, encoding.offsets if places else [])]
@@ -337,7 +343,7 @@ class TextTokenizer:
         return self._tokenizer.encode(text, add_special_tokens=special)
 
     def special(self, *, paired: bool) -> int:
-        """Return how many special tokens a row has around one text, or around a pair (`paired`)."""
+        """Return how many special tokens a row has around a single text, or, with `paired`, around a pair."""
         return sum(len(part.ids) for part in (self._paired if paired else self._single))
 
     def row(self, first: Sequence[int], second: Sequence[int] | None = None) -> Row:
@@ -379,7 +385,7 @@ class TextTokenizer:
 
 
 def shortened(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
-    """Truncate two token lists to `room` tokens in all: the longer list first, then both equally."""
+    """Truncate two token lists to `room` tokens in total: first the longer list, then both equally."""
     if len(first) + len(second) <= room:
         return first, second
     half = min(len(first), len(second), room // 2)

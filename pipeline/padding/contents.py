@@ -23,7 +23,7 @@ Feeds = dict[str, Array]
 def pad_feeds(feeds: Mapping[str, Array], padding: Mapping[str, FeedPadding], length: int) -> Feeds:
     """Return the input arrays with each padded axis filled up to `length`.
 
-    padding: axis and padding value, for each input that is padded.
+    padding: axis and padding value of each padded input.
     """
     return {
         name: pad_array(array, padding[name], length) if name in padding else array
@@ -39,7 +39,7 @@ def pad_array(array: Array, rule: FeedPadding, length: int) -> Array:
 
 
 def cut_output(output: Array, axis: int | None, length: int) -> Array:
-    """Return a model output cut back to `length` on `axis`; None as axis: unchanged."""
+    """Return a model output cut back to `length` on `axis`. If `axis` is None, the output is unchanged."""
     if axis is None or axis >= output.ndim:
         return output
     return output.take(range(min(output.shape[axis], length)), axis=axis)
@@ -48,7 +48,8 @@ def cut_output(output: Array, axis: int | None, length: int) -> Array:
 def growing_axes(outputs: Sequence[Array]) -> list[int]:
     """Return the axes, besides the batch, whose length differs between `outputs`.
 
-    outputs: one output of the model, for inputs of several lengths. Raises ValueError if its rank differs.
+    outputs: one output of the model, for inputs of several lengths. Raises ValueError if the ranks of the
+    outputs differ.
     """
     if len({output.ndim for output in outputs}) != 1:
         raise ValueError("changes its rank with its input")
@@ -74,7 +75,7 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class FeedContent:
-    """How the proof fills one model input with random values."""
+    """Describes how a padding proof fills one model input with random values."""
 
     variable: Variable
     role: Role
@@ -84,14 +85,14 @@ class FeedContent:
 
 
 class RowContents:
-    """Generates batches of random model inputs, the same ones for the same seed."""
+    """Generates batches of random model inputs. The same seed gives the same inputs."""
 
     def __init__(self, feeds: Sequence[FeedContent], seed: int) -> None:
         self._feeds = feeds
         self._random = np.random.default_rng(seed)
 
     def rows(self, count: int, length: int) -> tuple[Feeds, Array]:
-        """Return inputs of `count` random rows, and an array of bool: which rows are compared roughly.
+        """Return inputs of `count` random rows, and a bool array of the rows to compare with more tolerance.
 
         Rounding errors of rows with large values hide small differences.
         """
@@ -118,7 +119,7 @@ class RowContents:
     def junk(self, feeds: Feeds, length: int, roles: Container[Role]) -> Feeds:
         """Return padded inputs with random content in the padding, in the inputs of these roles.
 
-        length: of the rows before padding.
+        length: length of the rows before padding.
         """
         count, target = next(
             (len(feeds[feed.variable.alias]), feeds[feed.variable.alias].shape[feed.pad.axis])
@@ -136,7 +137,7 @@ class RowContents:
         return filled
 
     def plain_row(self, length: int) -> Feeds:
-        """Return one row that any model of this kind runs: full mask, no id that means padding."""
+        """Return one row that any model with these inputs runs: a mask of ones, and no padding id."""
         feeds = {}
         for feed in self._feeds:
             shape = self._shape(feed, 1, length)
@@ -186,7 +187,7 @@ class RowContents:
     def _mask(self, shape: tuple[int, ...], number: int) -> Array:
         """Return a random mask: all ones, ones before zeros, or zeros inside.
 
-        The first is a one: some value has to count.
+        The first element is always one, so that at least one value is not masked.
         """
         length = shape[0]
         mask = np.ones(shape)
@@ -199,7 +200,7 @@ class RowContents:
         return mask
 
     def _ids(self, feed: FeedContent, shape: tuple[int, ...]) -> Array:
-        """Return random ids: of all the vocabulary, of its beginning, one id throughout, or with padding."""
+        """Return random ids: from all the vocabulary, from its beginning, all equal, or some padding ids."""
         kind = self._random.integers(4)
         ids = self._random.integers(0, min(feed.limit, SMALL_IDS) if kind == 1 else feed.limit, shape)
         if kind == 2:
@@ -212,7 +213,7 @@ class RowContents:
         return ids
 
     def _integers(self, feed: FeedContent, shape: tuple[int, ...]) -> Array:
-        """Return random integers of several sizes, of both signs where the dtype has them."""
+        """Return random integers of several magnitudes, with both signs if the dtype is signed."""
         limits = np.iinfo(feed.variable.numpy_dtype) if feed.variable.numpy_dtype.kind != "b" else None
         top = min(self._random.choice([2, SMALL_IDS, 1000, 1_000_000]), limits.max if limits else 1)
         values = self._random.integers(0, int(top) + 1, shape)

@@ -51,9 +51,9 @@ Run = Callable[[Feeds], Mapping[str, Array]]
 
 
 class PaddingProof(NamedTuple):
-    """Result of a proof: the inputs that may be padded, up to which length, and the reason.
+    """Result of a padding proof: the inputs that may be padded, the maximum length, and the reason.
 
-    Without feeds only rows of equal shapes share an inference.
+    If no inputs may be padded, only rows of equal shapes share a batch.
     """
 
     feeds: Mapping[str, FeedPadding]
@@ -77,19 +77,22 @@ class PaddedModel:
 
 
 class _Refuted(Exception):
-    """Raised within a proof if the outputs of a padded row differ from those of the row alone."""
+    """Raised within a padding proof if a padded row's outputs differ from the outputs of the row alone."""
 
 
 class _Inconclusive(Exception):
-    """Raised within a proof that can't be completed for this model. Padding then counts as unproven."""
+    """Raised within a padding proof that can't be completed for this model.
+
+    Padding then counts as unproven.
+    """
 
 
 class _TooSlow(Exception):
-    """Raised within a proof if the next inference would end after the time budget."""
+    """Raised within a padding proof if the next inference would exceed the time budget."""
 
 
 class Budget:
-    """Time budget of a proof, in CPU seconds. Elapsed time counts as well, at half its length."""
+    """Time budget of a proof, in CPU seconds. Elapsed time counts as well, at half its duration."""
 
     def __init__(self, seconds: float = BUDGET_S) -> None:
         self.seconds = seconds
@@ -107,16 +110,16 @@ class Budget:
         return max(self.cpu_s, (time.monotonic() - self._wall) / WALL_FACTOR)
 
     def allows(self, seconds: float) -> bool:
-        """Return whether an inference of so many seconds ends within the budget."""
+        """Return whether an inference of `seconds` would end within the budget."""
         fits = self.spent_s + seconds <= self.seconds
         self.waited |= not fits and self.cpu_s + seconds <= self.seconds
         return fits
 
 
 def prove_padding(model: PaddedModel, budget: Budget | None = None) -> PaddingProof:
-    """Find out by inferences which inputs of a model may be padded without changing its outputs.
+    """Determine by test runs which inputs of a model may be padded without changing its outputs.
 
-    Does not raise: an unproven model gets a proof without feeds, with the reason.
+    Does not raise: for an unproven model, the result has no inputs and the reason.
     """
     budget = budget or Budget()
     failures: list[Exception] = []
@@ -143,9 +146,9 @@ def prove_padding(model: PaddedModel, budget: Budget | None = None) -> PaddingPr
 
 
 def _reason(failures: Sequence[Exception]) -> str:
-    """Return why padding is not proven, from the failures of all ways to pad.
+    """Return why padding is not proven, from the failures of all tried ways to pad.
 
-    The first way is the likeliest.
+    The first way is the most likely to be right.
     """
     if not failures:
         return "padding is not proven, for the ids that the model takes are not known"
@@ -156,10 +159,10 @@ def _reason(failures: Sequence[Exception]) -> str:
 
 
 def _id_limits(model: PaddedModel) -> dict[str, int]:
-    """Return, by integer input, the number that all its ids are below.
+    """Return an upper bound (exclusive) for the ids of each integer input, by input name.
 
-    0: the model takes any integer. Negative: the limit can't be found out. Raises _Inconclusive for inputs
-    that are no rows of numbers.
+    0: the model accepts any integer. Negative: the bound can't be determined. Raises _Inconclusive for inputs
+    that are not rows of numbers.
     """
     limits = dict(model.id_limits)
     for variable in model.feeds:
@@ -173,9 +176,9 @@ def _id_limits(model: PaddedModel) -> dict[str, int]:
 
 
 def _find_limit(model: PaddedModel, variable: Variable, limits: Mapping[str, int]) -> int:
-    """Return the greatest integer that an input takes, plus 1, by inferences.
+    """Determine by test runs the greatest integer that an input accepts, and return it plus 1.
 
-    0: the model takes any integer. Negative: it can't be found out.
+    0: the model accepts any integer. Negative: the limit can't be determined.
     """
     if not model.checks_ids:  # an id beyond a table would read memory beyond it
         return UNCHECKED_IDS if model.declared else -1
@@ -205,9 +208,10 @@ def _answers(run: Run, feeds: Feeds) -> bool:
 
 
 def _ways(model: PaddedModel, limits: Mapping[str, int]) -> Iterator[tuple[str, int | None]]:
-    """Yield the ways to pad that are worth a try: the input that is the mask, and the padding id.
+    """Yield the ways to pad that are to be tried, each as the name of the mask input and the padding id.
 
-    An empty name: no input is a mask. None: no id is chosen, since no input holds ids or padding is declared.
+    An empty name means that no input is a mask. The id is None if no input holds ids, or if padding is
+    declared.
     """
     integers = [
         variable
@@ -266,7 +270,7 @@ class _Trial:
         self._before: tuple[Feeds, Mapping[str, Array], Array, int] | None = None
 
     def prove(self) -> tuple[dict[str, int], int, str]:
-        """Run all tests. Returns the axes of outputs to cut back, the greatest length, and a note to log.
+        """Run all tests. Returns the output axes to be cut back, the maximum length, and a note for the log.
 
         Raises _Refuted and _Inconclusive.
         """
@@ -291,7 +295,10 @@ class _Trial:
         return {name: axis for name, axis in self._cuts.items() if axis is not None}, length, note
 
     def _pass(self, lengths: Sequence[int]) -> int:
-        """Test rows of these lengths, in rising order. Returns the greatest length that counts as tested."""
+        """Test rows of these lengths, in ascending order.
+
+        Returns the maximum length that counts as tested.
+        """
         tried = 0
         self._before = None
         for length in lengths:
@@ -307,7 +314,7 @@ class _Trial:
         return self._limit if 2 * tried >= self._limit else tried
 
     def _try_length(self, length: int) -> None:
-        """Compare outputs of rows of one length: alone, padded, and in a batch with shorter rows."""
+        """Compare the outputs of rows of one length: run alone, padded, and in a batch with shorter rows."""
         count = 8 if length < 10 else 4 if length < 40 else 2
         feeds, rough = self._rows.rows(count, length)
         targets = self._targets(length)
@@ -318,7 +325,7 @@ class _Trial:
             self._try_mixed(feeds, alone, rough, length)
 
     def _targets(self, length: int) -> list[int]:
-        """Return the lengths to which rows of this length are padded: from one more up to a multiple."""
+        """Return the lengths to which rows of this length are padded: from 1 more to several times more."""
         times = (1.5, 2, 4, 8) if length < 6 else (1.3, 2, 4) if length < 20 else (2,)
         targets = {length + 1, *(int(length * factor) for factor in times)}
         return sorted({min(target, self._limit) for target in targets if target > length})
@@ -341,7 +348,7 @@ class _Trial:
         return alone
 
     def _try_mixed(self, feeds: Feeds, alone: Mapping[str, Array], rough: Array, length: int) -> None:
-        """Compare outputs of rows in a batch with rows of the length before."""
+        """Compare the outputs of rows that share a batch with shorter rows of the length tested before."""
         before, self._before = self._before, (feeds, alone, rough, length)
         if before is None:
             return
@@ -358,7 +365,7 @@ class _Trial:
         self._compare_padded(_head(alone, half), second, rough[:half], length, length)
 
     def _find_cuts(self) -> None:
-        """Find the axis on which each output grows with the input's length, and check that runs repeat.
+        """Find the axis on which each output grows with the input's length, and check repeatability.
 
         Raises _Refuted and _Inconclusive.
         """
@@ -383,9 +390,10 @@ class _Trial:
             self._check_shapes(run, 2, length)
 
     def _check_mask(self) -> None:
-        """Check that zeros of the mask input hide the other inputs' values there, and that ones do not.
+        """Check that zeros in the mask input hide the other inputs' values there, and that ones do not.
 
-        Else _Refuted is raised: the mask is content that happens to be integers, and is tried as such.
+        Otherwise _Refuted is raised: then the input is not a mask but integer content, and is tested as
+        content.
         """
         length, target = 5, 9
         self._find_end(target)
@@ -414,7 +422,7 @@ class _Trial:
                 self._varied.add(name)
 
     def _find_end(self, length: int) -> None:
-        """Lower the greatest length if the model does not run rows of this length."""
+        """Reduce the maximum length if the model does not run rows of this length."""
         if length <= self._runs_to:
             return
         if self._model_runs(length):
@@ -454,13 +462,13 @@ class _Trial:
         return outputs
 
     def _check_budget(self, rows: int, length: int) -> None:
-        """Raise _TooSlow for an inference that would end after the budget."""
+        """Raise _TooSlow for an inference that would exceed the time budget."""
         expected_s = min((self._scaled(run, rows, length) for run in self._seconds), default=0.0)
         if not self._budget.allows(expected_s):
             raise _TooSlow
 
     def _scaled(self, run: tuple[int, int], rows: int, length: int) -> float:
-        """Return the seconds of a measured inference, scaled to another number of rows and another length.
+        """Estimate the seconds of an inference for other rows and another length, from a measured inference.
 
         Attention grows with the square of the length. run: rows and length of the measured inference.
         """
@@ -488,16 +496,16 @@ def _head(outputs: Mapping[str, Array], count: int) -> dict[str, Array]:
 
 
 def _all_equal(output: Array) -> bool:
-    """Whether all rows of an output are equal. NaN and infinity count as 0."""
+    """Whether all rows of an output are equal. NaN and infinity are compared as 0."""
     if output.dtype.kind == "f":
         output = np.nan_to_num(output, nan=0.0, posinf=0.0, neginf=0.0)
     return bool((output == output[:1]).all())
 
 
 def _agree(expected: Array, actual: Array, rough: Array, tolerance: float) -> bool:
-    """Whether two outputs are equal in each row, but for rounding errors.
+    """Whether two outputs are equal in each row, except for rounding errors.
 
-    rough: the rows that are compared with a larger tolerance. tolerance: relative to the largest value.
+    rough: rows that are compared with a larger tolerance. tolerance: relative to the largest value.
     """
     if expected.dtype.kind not in "fc":
         return np.array_equal(expected, actual)

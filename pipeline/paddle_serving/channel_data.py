@@ -19,14 +19,14 @@ _TYPE_ERROR = 7000
 
 
 def _is_array(value: Any) -> bool:
-    """Return whether Paddle Serving calls a value an array: an ndarray, or a list that begins with a str."""
+    """Whether Paddle Serving treats a value as an array: an ndarray, or a list that begins with a str."""
     return isinstance(value, np.ndarray) or (
         isinstance(value, list) and bool(value) and isinstance(value[0], str)
     )
 
 
 class ChannelData:
-    """Paddle Serving's wrapper of the output of one step (Op) for one request, or of the error in its place.
+    """Paddle Serving's wrapper of one step's (Op's) output for one request, or of an error in its place.
 
     The attributes and methods have the names of Paddle Serving's class, so existing user code can read them.
     """

@@ -88,7 +88,8 @@ _warned = False
 def print_as_numpy_1() -> None:
     """Make `str` and `repr` format NumPy scalars and arrays as NumPy 1 does, in the calling thread.
 
-    User code written for Paddle Serving formats its results with them: `str([np.float32(0.5)])` was `[0.5]`.
+    User code written for Paddle Serving relies on that format: in NumPy 1, `str([np.float32(0.5)])` is
+    `[0.5]`.
     """
     np.set_printoptions(legacy="1.25")
 

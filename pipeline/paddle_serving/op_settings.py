@@ -46,8 +46,8 @@ _ARGUMENTS = (
 def get_argument_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return an Op's attributes in Paddle Serving's naming, by name, from the arguments of its constructor.
 
-    These attributes hold in the process of the user's script. Worker processes use `get_op_settings`, which
-    includes config.yml.
+    These attributes are set in the process of the user's script. Worker processes use `get_op_settings`,
+    which includes config.yml.
     """
     settings = {f"_{name}": options[name] for name in _ARGUMENTS}
     settings["_retry"] = max(1, settings["_retry"] or 1)
@@ -58,7 +58,7 @@ def get_op_settings(config: OpConfig, client: LocalClient | None) -> dict[str, A
     """Return an Op's attributes in Paddle Serving's naming, by name, for its worker process.
 
     The values come from the Op's section of config.yml. client: the client of a model that runs in this
-    process, which also becomes `local_predictor`. The attribute `with_serving` says whether the Op has a
+    process; it is also set as `local_predictor`. The attribute `with_serving` says whether the Op has a
     model.
     """
     conf = config.local_service_conf or LocalServiceConf()
@@ -90,9 +90,9 @@ def _get_client_config(conf: LocalServiceConf) -> str | None:
 class LocalServiceHandler:
     """Declares the model that an Op runs in its own process, for `Op(local_service_handler=...)`.
 
-    Each argument stands for the key of the same name in `local_service_conf` of config.yml, and is validated
-    with it; only `fetch_names` is the key `fetch_list`. `dynamic_shape_info` (TensorRT shape ranges) replaces
-    the attribute of that name on the Op.
+    Each argument sets the key of the same name in `local_service_conf` of config.yml, with the same
+    validation. Only `fetch_names` sets the key `fetch_list`. `dynamic_shape_info` (TensorRT shape ranges)
+    replaces the attribute of that name on the Op.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class LocalClient:
         batch: bool = False,
         log_id: int = 0,
     ) -> dict[str, Any]:
-        """Run the model once, and return its output arrays by name: those named in `fetch`, by default all.
+        """Run the model once, and return the output arrays named in `fetch` (by default all), by name.
 
         feed: input arrays by name. Without `batch`, each feed is one row, and gets a batch axis. A list of
         feeds is a list of rows of the same shape. A ragged input "x" needs `batch`, and its offsets as

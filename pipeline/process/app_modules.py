@@ -27,7 +27,8 @@ _OURS = tuple(f"{ROOT / package}{os.sep}" for package in PACKAGES)
 def lead_import_path(*folders: Path, serves: bool = False) -> None:
     """Put the folders of user code first on `sys.path`, in this order.
 
-    serves: a service's script is there. It imports WebService from this package, even beside a pipeline.py.
+    serves: whether the folders contain a service's script. The script imports WebService from this package,
+    even if there is a pipeline.py beside it.
     """
     for folder in reversed(folders):
         if str(folder) not in sys.path:
@@ -45,7 +46,7 @@ def _holds_module(folder: Path, name: str) -> bool:
 
 
 def _import_for_files_below(folders: Sequence[Path], names: frozenset[str]) -> None:
-    """Make `import NAME` in files of these folders import the user's module instead of this package's.
+    """Make `import NAME` in files of these folders find the user's module, not this package's module.
 
     `sys.modules` keeps this package under the plain name; the user's module has a parent package of its own.
     """

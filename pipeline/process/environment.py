@@ -38,9 +38,9 @@ MODEL_PROCESS = {
 
 
 def set_variables() -> None:
-    """Set the environment variables of a process that runs models, unless the user has set them.
+    """Set environment variables for a process that runs models, unless the user has set them.
 
-    A library that is loaded already ignores them.
+    Libraries that are already loaded ignore them.
     """
     for name, value in MODEL_PROCESS.items():
         os.environ.setdefault(name, value)
@@ -52,7 +52,7 @@ YOUNG_OBJECTS = 50_000  # allocations between two collections; Python's 700 woul
 def settle_memory() -> None:
     """Exclude all objects made so far from garbage collection, and make collections rarer.
 
-    For the end of start-up.
+    Call this function at the end of start-up.
     """
     gc.collect()
     gc.freeze()
@@ -62,7 +62,7 @@ def settle_memory() -> None:
 def trim_heap() -> None:
     """Return free pages of glibc's heaps to the operating system (malloc_trim(3)).
 
-    By itself glibc shortens its heaps at their ends alone.
+    Without this call, glibc only returns pages at the ends of its heaps.
     """
     ctypes.CDLL(None).malloc_trim(0)
 
@@ -108,7 +108,7 @@ def cpu_quota() -> float | None:
 
 
 def limits(file: str, controller: str) -> Iterator[str]:
-    """Yield the text of a cgroup control file: of this process's group, then of the root group.
+    """Yield the text of a cgroup control file, first of this process's group, then of the root group.
 
     `controller` is the cgroup v1 controller. Missing files are skipped.
     """
@@ -155,7 +155,7 @@ def _find_field(text: str, name: str) -> int:
 
 
 def oom_kills(counters: Sequence[Path] = OOM_COUNTERS) -> int:
-    """Return how many processes the kernel's OOM killer has killed so far; 0 without a counter."""
+    """Return how many processes the kernel's OOM killer has killed so far; 0 if there is no counter."""
     kills = 0
     for counter in counters:
         with contextlib.suppress(OSError):
@@ -171,7 +171,7 @@ REMEDY = (
 
 
 def flaw_of_numpy(version: str) -> str:
-    """Return an error message if NumPy is older than version 2, which a service needs; else empty."""
+    """Return an error message if NumPy is older than version 2, the minimum for a service; else empty."""
     return (
         ""
         if int(version.partition(".")[0]) >= 2

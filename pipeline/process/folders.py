@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def make_held(make: Callable[[], str]) -> tuple[Path, int]:
-    """Create a temporary file or folder by `make` (which returns the path), and lock it.
+    """Create a temporary file or folder with `make`, which returns the path, and lock it.
 
     Returns its path and the file descriptor that holds the lock.
     """
@@ -28,7 +28,10 @@ def make_held(make: Callable[[], str]) -> tuple[Path, int]:
 
 
 def remove_leftovers(folder: Path, pattern: str) -> None:
-    """Remove the files and folders of killed processes: this user's, matching the pattern, without a lock."""
+    """Remove this user's files and folders that match the pattern and that no process locks.
+
+    They are left from killed processes.
+    """
     for path in folder.glob(pattern):
         with contextlib.suppress(OSError):
             descriptor = _lock(path)

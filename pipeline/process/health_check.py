@@ -22,13 +22,13 @@ _KNOWN = (200, 503)  # statuses of the page; ports of gRPC and of metrics have n
 def is_ready(ports: Iterable[int]) -> bool:
     """Return whether a service with these listening ports is ready.
 
-    A service without a port of HTTP is ready, because its ports open after the first loads.
+    A service without an HTTP port counts as ready, because ports open only after the models are loaded.
     """
     return next(filter(None, map(_read_status, ports)), 200) == 200
 
 
 def _read_status(port: int) -> int | None:
-    """Return the status of the page /health/ready; None if the port has no such page."""
+    """Return the HTTP status of /health/ready on a port; None if the port has no such page."""
     for connection in _create_connections(port):
         with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
             connection.request("GET", _PATH)
@@ -46,7 +46,10 @@ def _create_connections(port: int) -> Iterator[http.client.HTTPConnection]:
 
 
 def main() -> int:
-    """Check all services of this container. Without one, or without an open port, none is ready."""
+    """Check all services of this container, and return the exit code: 0 if all are ready.
+
+    The exit code is 1 if there is no service, or a service has no open port.
+    """
     services = running_services()
     is_healthy = bool(services) and all(service.ports and is_ready(service.ports) for service in services)
     return 0 if is_healthy else 1

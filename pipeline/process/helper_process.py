@@ -35,7 +35,7 @@ _cancelled = threading.Event()
 class HelperFailed(ServingError):
     """Raised when a helper process is killed early: it exceeded its time or output limit.
 
-    The message continues a sentence that begins with the helper's name: "took over 5 s".
+    The message completes a sentence that begins with the helper's name, e.g. "took over 5 s".
     """
 
 
@@ -54,7 +54,7 @@ class HelperResult(NamedTuple):
     stderr: str
 
     def last_line(self) -> str:
-        """Return the last line of standard output, which has the result: frameworks print before it.
+        """Return the last line of standard output: the result. Frameworks may print lines before it.
 
         Raises IndexError without output.
         """
@@ -98,7 +98,7 @@ def run_program(
     cwd: str | None = None,
     pass_fds: Sequence[int] = (),
 ) -> HelperResult:
-    """Run a command like `run_helper` runs a module.
+    """Run a command in a helper process, as `run_helper` runs a module.
 
     The command's process outlives a parent that is killed.
     """
@@ -127,9 +127,9 @@ def start_program(
     cwd: str | None = None,
     pass_fds: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a child process whose output is read with `read_outputs`.
+    """Context manager: start a child process whose output is read with `read_outputs`.
 
-    Kills it with its children at the block's end.
+    Kills the process and its children at the end.
     """
     # In memory: a container may have no folder that can be written.
     with os.fdopen(os.memfd_create("paddlewheel-stdin"), "r+b") as file:
@@ -191,7 +191,7 @@ def read_outputs(
 
 
 def cancel_helpers() -> None:
-    """Kill all helper processes of this process, and reject new ones. For the end of the service."""
+    """Kill all helper processes of this process, and reject new ones. Called when the service ends."""
     with _lock:
         _cancelled.set()
         for process in _running:
@@ -199,13 +199,19 @@ def cancel_helpers() -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a child process and its children. It has not been waited for, so that its PID is still its own."""
+    """Kill a child process and its children.
+
+    The child has not been waited for yet, so its PID can't belong to another process.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _drain(source: int, sink: Sink) -> None:
-    """Pass the rest of a pipe to a sink, within a limit: a grandchild may hold the other end and write on."""
+    """Pass the remaining bytes of a pipe to a sink, up to a limit.
+
+    Without a limit, a grandchild that holds the other end could write forever.
+    """
     with contextlib.suppress(BlockingIOError):
         for _ in range(_DRAINED_CHUNKS):
             if not (data := os.read(source, _CHUNK_BYTES)):

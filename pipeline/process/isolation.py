@@ -24,7 +24,8 @@ _logged_at: dict[str, float] = {}  # by the name of the step, time.monotonic
 def run_isolated(step: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> bool:
     """Call `step`, and log an exception instead of raising it. Return whether the call succeeded.
 
-    For callbacks of the event loop that change several objects: a failure in one must not skip the others.
+    Used in event loop callbacks that change several objects: a failure in one change must not skip the
+    others.
     """
     try:
         step(*args, **kwargs)
@@ -37,7 +38,8 @@ def run_isolated(step: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -
 def isolated(default: D) -> Callable[[Callable[P, T]], Callable[P, T | D]]:
     """Decorate a function so that it logs exceptions and returns `default` instead of raising.
 
-    For run costs, metrics, traces and log lines: these must not fail the requests that they describe.
+    Used for run costs, metrics, traces and log lines, because an error in them must not fail the requests
+    that they describe.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T | D]:

@@ -33,12 +33,12 @@ _RECORD_CHARS = 1000  # what a record takes besides its text
 class LogQueue(QueueHandler):
     """A logging handler that formats records and hands them to a writer thread: logging rarely blocks.
 
-    The thread writes by the handler that `make_output` makes. When over MAX_CHARS characters wait, lines are
-    dropped until the thread has caught up; the thread then logs their number.
+    The thread writes with the handler that `make_output` creates. When over MAX_CHARS characters wait, lines
+    are dropped until the thread has caught up; the thread then logs their number.
 
-    patience_s: seconds to wait for each line to be written, unless an earlier line is still waited for. Code
-    after the line may crash in native code, or hold Python's lock and so keep the thread from writing. 0: no
-    wait.
+    patience_s: seconds to wait until each line is written, unless an earlier line still waits; 0: no wait.
+    The wait is for lines before native code, which may crash, or hold the GIL and so keep the thread from
+    writing.
     """
 
     def __init__(self, make_output: Callable[[], logging.Handler], patience_s: float) -> None:
@@ -111,7 +111,8 @@ class LogQueue(QueueHandler):
 class StandardOutput(logging.Handler):
     """A logging handler for the service's standard output, whatever user code does to `sys.stdout`.
 
-    Unbuffered: a thread that waits for a reader in here holds no lock of a stream that is flushed at the end.
+    The output is unbuffered: a thread that waits for a slow reader must not hold the lock of a stream that is
+    flushed at exit.
     """
 
     def __init__(self, fd: int, encoding: str) -> None:
@@ -152,8 +153,8 @@ class LineFile(io.FileIO):
 class _Writer(QueueListener):
     """The thread that writes log lines.
 
-    If writing fails, it drops lines, reports that once, and keeps trying. chars: number of characters that it
-    has written.
+    If writing fails, the thread drops lines, reports the failure once, and keeps trying. chars: number of
+    characters written so far.
     """
 
     def __init__(self, lines: LogQueue, output: logging.Handler) -> None:
@@ -189,7 +190,7 @@ class _Writer(QueueListener):
         return self._error is None
 
     def _handle_error(self, record: logging.LogRecord) -> None:
-        """Remember that a line could not be written; report other errors as logging does."""
+        """Record that a line could not be written. Report other errors as the logging module does."""
         error = sys.exception()
         if isinstance(error, OSError):
             self._error = error
@@ -216,9 +217,9 @@ _handlers: list[LogQueue] = []  # what set_up_logging made for this process: one
 
 
 class _TextLines(logging.Formatter):
-    """Formats a record as a text line with a header. Further lines of its text are indented.
+    """Formats a record as a text line with a header. Further lines of the record's text are indented.
 
-    Clients can't forge log lines: their texts, in messages and in tracebacks, never begin a line.
+    Clients can't forge log lines: texts from clients never begin a line, even in tracebacks.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -236,7 +237,7 @@ class _TritonLines(_TextLines):
         self._iso8601 = iso8601
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        """Return the time and the first letter of the level: Triton has I, W and E."""
+        """Return the first letter of the level (I, W or E) and the time, as in Triton's log."""
         utc = datetime.fromtimestamp(record.created, UTC)
         letter = "E" if record.levelno >= logging.ERROR else "W" if record.levelno == logging.WARNING else "I"
         return f"{utc:%Y-%m-%dT%H:%M:%SZ} {letter}" if self._iso8601 else f"{letter}{utc:%m%d %H:%M:%S.%f}"
@@ -265,7 +266,7 @@ class _JsonLines(logging.Formatter):
 
 
 class _WholeLines(logging.FileHandler):
-    """Base of log file handlers that write each line at once and in full."""
+    """Base class of log file handlers that write each line at once and completely."""
 
     def _open(self) -> io.TextIOWrapper:
         file = LineFile(self.baseFilename, "ab")
@@ -299,8 +300,8 @@ def set_up_logging(
 
     beside_app: configure only this package's loggers, and leave the root logger to user code. Printed text is
     then written line by line. The package's lines are written before user code goes on, unless nobody reads
-    them. Without user code the loggers of asyncio, gRPC and others are configured the same way, and no line
-    is waited for.
+    them. Without user code, the loggers of asyncio, gRPC and others are configured the same way, and logging
+    does not wait until lines are written.
 
     log_fd: file descriptor of standard output; 1 if printed lines do not pass through the output reader.
 
@@ -332,14 +333,14 @@ def set_up_logging(
 
 
 def change_level(level: str) -> None:
-    """Change the least severe level that this process logs. level: name, such as "DEBUG"."""
+    """Set this process's log level. level: name of the level, such as "DEBUG"."""
     for handler in _handlers:
         handler.setLevel(level)
     logging.getLogger(NAME).setLevel(level)
 
 
 def _create_formatter(config: LoggingConfig, service: str, process: str) -> logging.Formatter:
-    """Return the formatter of `logging.format`."""
+    """Return the log formatter for the key `logging.format` of config.yml."""
     if config.format == "json":
         return _JsonLines(service, process)
     if config.format == "text":
@@ -350,8 +351,8 @@ def _create_formatter(config: LoggingConfig, service: str, process: str) -> logg
 def log_first_lines(config: LoggingConfig, service: str) -> None:
     """Log a script's warnings to standard error as JSON until the server starts, if `logging.format` is json.
 
-    Standard output may carry the output of `--print-config`. Without JSON, user code's handlers get the
-    lines.
+    Standard output is reserved for the output of `--print-config`. Without JSON, the log handlers of user
+    code get the lines.
     """
     if config.format != "json" or sys.stderr is None:
         return
@@ -428,7 +429,7 @@ def _attach(logger: logging.Logger) -> None:
 def _create_file_handler(config: LoggingConfig, service: str, process: str, late: bool) -> logging.Handler:
     """Return the handler of this process's log file.
 
-    Each process has a file: a shared file would lose lines.
+    Each process has its own file, because a shared file would lose lines.
     """
     assert config.directory is not None
     Path(config.directory).mkdir(parents=True, exist_ok=True)

@@ -42,14 +42,14 @@ _MAX_CHARS = 200
 
 
 def is_device_lost(reason: str) -> bool:
-    """Whether an engine's error message names an error of CUDA that a process does not recover from."""
+    """Whether an engine's error message names a CUDA error from which a process can't recover."""
     return _LOST.search(reason) is not None
 
 
 def end_if_device_is_lost(exc: BaseException) -> None:
-    """End this process, with a line in the log, if an exception of a model or a hook says it lost the GPU.
+    """End this process, after logging a line, if an exception of a model or hook says that the GPU is lost.
 
-    A hook's own exception counts only if it begins with the message of CUDA: others may quote a request.
+    A hook's own exception counts only if it begins with CUDA's message: other texts may quote a request.
     """
     if not isinstance(exc, DeviceLost) and not _begins_with_loss(exc):
         return

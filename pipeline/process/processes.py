@@ -27,19 +27,19 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def python_module(module: str, python: str = sys.executable, *, parent: int = 0) -> list[str]:
-    """Return the command line that runs a module of this package, even where user code has one of that name.
+    """Return the command line that runs a module of this package, even if user code has the same name.
 
-    -P keeps the folder of the started file off sys.path. parent: PID of the process with which the new one
-    dies; 0: none.
+    -P keeps the folder of the started file off sys.path. parent: PID of the process with which the new
+    process dies; 0: none.
     """
     return [python, "-P", run_module.__file__, str(parent), module]
 
 
 def open_standard_files() -> None:
-    """Open /dev/null as file descriptor 0, 1 or 2 if that is closed, before exec replaces this process.
+    """Open /dev/null as file descriptor 0, 1 or 2 if it is closed, before exec replaces this process.
 
-    Files that the new program opens would get these numbers otherwise, and libuv aborts a process that closes
-    one.
+    Otherwise files that the new program opens would get these numbers, and libuv aborts a process that closes
+    such a file.
     """
     for number in range(3):
         try:
@@ -55,12 +55,12 @@ def open_standard_files() -> None:
 
 
 def runs_module(pid: int, module: str) -> bool:
-    """Whether a process was started with `python_module(module)`; false if it has ended."""
+    """Whether a process was started with `python_module(module)`; False if the process has ended."""
     return _runs(command_line(pid), module)
 
 
 def module_arguments(pid: int, module: str) -> list[str]:
-    """Return the arguments of a process that runs a module of this very installation; empty for any other."""
+    """Return the arguments of a process that runs a module of this same installation; empty for others."""
     arguments = command_line(pid)
     is_ours = _runs(arguments, module) and arguments[2] == run_module.__file__
     return arguments[5:] if is_ours else []
@@ -82,8 +82,8 @@ def die_with(parent: int) -> None:
 def kill_groups(groups: Collection[int]) -> None:
     """Kill all processes of some process groups, also those that a model's code has started.
 
-    The resource tracker of multiprocessing ends by itself, after it has removed shared memory that others
-    left.
+    The resource tracker of multiprocessing is not killed: it ends by itself, after removing the shared memory
+    of killed processes.
     """
     for _ in range(_KILL_PASSES):  # a process may fork in the moment in which it is killed
         alive = [pid for pid in pids() if _live_group(pid) in groups and not _is_resource_tracker(pid)]
@@ -95,7 +95,7 @@ def kill_groups(groups: Collection[int]) -> None:
 
 
 def _live_group(pid: int) -> int:
-    """Return the process group of a process; 0 if it has ended."""
+    """Return the process group of a process; 0 if the process has ended."""
     fields = _stat_fields(str(pid))
     return 0 if not fields or fields[0] == "Z" else int(fields[2])
 
@@ -113,7 +113,7 @@ def _stat_fields(task: str) -> list[str]:
 
 
 def cpu_ticks(pid: int) -> int:
-    """Return the CPU time that a process has used, in clock ticks; 0 if it has ended."""
+    """Return the CPU time that a process has used, in clock ticks; 0 if the process has ended."""
     return sum(map(int, _stat_fields(str(pid))[11:13]))
 
 
@@ -155,15 +155,15 @@ class Activity(NamedTuple):
 
 
 def read_activity(pid: int, thread_id: int = 0) -> Activity | None:
-    """Return the state and CPU time of a process, or of one of its threads; None if it has ended."""
+    """Return the state and CPU time of a process or thread; None if it has ended."""
     fields = _stat_fields(f"{pid}/task/{thread_id}" if thread_id else str(pid))
     return Activity(fields[0], sum(map(int, fields[11:13])) / _TICKS_PER_S) if fields else None
 
 
 def proportional_bytes(pid: int) -> int:
-    """Return the memory of a process in bytes, with its share of the pages that several processes map.
+    """Return the memory of a process in bytes, with its share of pages that several processes map.
 
-    0 if the process has ended, or if the kernel does not tell.
+    0 if the process has ended, or if the kernel does not report the memory.
     """
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines():
@@ -199,7 +199,7 @@ class RunningService:
 
 
 def running_services() -> list[RunningService]:
-    """Return all services running on this machine that this user can see, by process number."""
+    """Return all services running on this machine that this user can see, ordered by PID."""
     sockets = listening_sockets()
     return [
         RunningService(pid, _home(pid), find_ports(pid, sockets))
@@ -209,12 +209,12 @@ def running_services() -> list[RunningService]:
 
 
 def home(environment: Mapping[str, str] = os.environ, folder: Path | None = None) -> Path:
-    """Return the folder by which `stop` and `kill` find a service: $SERVING_HOME, else the working folder."""
+    """Return the folder by which `stop` and `kill` find a service: $SERVING_HOME, or the working folder."""
     return Path(environment.get(HOME) or folder or Path.cwd()).resolve()
 
 
 def listeners(port: int) -> Iterator[tuple[int, str]]:
-    """Yield PID and command line of each process that listens on a TCP port, if this user may see it."""
+    """Yield PID and command line of each process that listens on a TCP port and is visible to this user."""
     sockets = {name: number for name, number in listening_sockets().items() if number == port}
     for pid in pids() if sockets else ():
         if find_ports(pid, sockets):

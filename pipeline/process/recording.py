@@ -25,7 +25,7 @@ _FLOCK = struct.Struct("hh4xqqi4x")  # of fcntl(2): type, whence, start, length,
 
 
 def get_recording_path(pid: int) -> Path:
-    """Return the path of the file in which the service with this PID records requests."""
+    """Return the path of the file in which the service with this process id records requests."""
     return Path(tempfile.gettempdir(), f"paddlewheel-record-{pid}.jsonl")
 
 
@@ -44,7 +44,8 @@ def create(pid: int) -> int:
 def open_locked(pid: int) -> int:
     """Open and lock the recording file, in the service with this PID. Returns the descriptor.
 
-    Raises OSError if the file is missing, or is not this user's alone: another user could have put it there.
+    Raises OSError if the file is missing, or if it does not belong to this user alone, because another user
+    could have put it there.
     """
     with open_to_lock(get_recording_path(pid), os.O_WRONLY | os.O_APPEND) as descriptor:
         status = os.fstat(descriptor)
@@ -60,9 +61,9 @@ def open_locked(pid: int) -> int:
 
 
 def is_written(descriptor: int) -> bool:
-    """Whether a service is recording to the file: holds the lock of the file of this descriptor.
+    """Whether a service is recording to the file of this descriptor, which it then locks.
 
-    The lock is queried, not tried: a try would disturb a service that begins.
+    The lock is only queried: trying to take the lock would disturb a service that starts to record.
     """
     query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, *_ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
@@ -70,7 +71,10 @@ def is_written(descriptor: int) -> bool:
 
 
 def takes_signal(pid: int) -> bool:
-    """Whether a process handles the recording signal (SIGUSR2), which would kill it otherwise."""
+    """Whether a process handles the recording signal (SIGUSR2).
+
+    Without a handler, the signal would kill it.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
     except OSError:

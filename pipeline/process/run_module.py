@@ -25,9 +25,9 @@ class InstalledPackages:
 
 
 def import_installed_packages() -> None:
-    """Make imports of this project's packages find the installed ones from now on.
+    """Make imports of this project's packages find the installed packages from now on.
 
-    Modules of the same name that were imported from elsewhere are forgotten.
+    Modules of the same names that were imported from elsewhere are removed from `sys.modules`.
     """
     if _imports_installed_packages():
         return

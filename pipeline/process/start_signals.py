@@ -21,7 +21,7 @@ TOLD = "Interrupted before the service was ready"
 def end_plainly() -> None:
     """Make Ctrl-C end this script with a one-line message, unless the script has its own `sys.excepthook`.
 
-    SIGTERM ends it in a container, too, where process 1 would ignore it.
+    SIGTERM then ends the script also as process 1 of a container, which would otherwise ignore the signal.
     """
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _log_uncaught
@@ -41,7 +41,7 @@ def _log_uncaught(kind: type[BaseException], exc: BaseException, trace: Tracebac
 
 
 def _came_of_interrupt(exc: BaseException | None) -> bool:
-    """Whether an error was caused by a KeyboardInterrupt inside a C library, by its chain of causes."""
+    """Whether a KeyboardInterrupt inside a C library is among the causes of an exception."""
     while exc is not None and not isinstance(exc, KeyboardInterrupt):
         exc = exc.__cause__
     return exc is not None
@@ -49,7 +49,7 @@ def _came_of_interrupt(exc: BaseException | None) -> bool:
 
 @contextlib.contextmanager
 def left_at_once() -> Iterator[None]:
-    """Make Ctrl-C end the process at once inside this block, without a KeyboardInterrupt.
+    """Context manager: make Ctrl-C end the process at once, without a KeyboardInterrupt.
 
     C libraries turn a KeyboardInterrupt into other errors.
     """
@@ -71,10 +71,9 @@ def _leave(number: int, _: FrameType | None) -> None:
 
 
 def survive_hangups() -> None:
-    """Ignore SIGHUP from now on, unless it says that the terminal is gone.
+    """Ignore SIGHUP from now on, except when the terminal is closed: then the process ends as usual.
 
-    Then it ends the process, as usual. A running service reads its files again at SIGHUP; a starting service
-    is about to read them anyway.
+    A running service reloads its files at SIGHUP. A starting service has not read them yet.
     """
     in_thread = threading.current_thread() is not threading.main_thread()
     if in_thread or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
@@ -92,7 +91,7 @@ def survive_hangups() -> None:
 def hold() -> None:
     """Block SIGHUP, SIGINT and SIGTERM until `release`, also in the program that replaces this one by exec.
 
-    Before exec, a thread of a library may still receive them: signal masks are per thread.
+    Until exec, a library's thread may still receive these signals, because signal masks are per thread.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
 
@@ -103,7 +102,10 @@ def release() -> None:
 
 
 def has_terminal() -> bool:
-    """Whether this process has a controlling terminal, whose end the kernel would report by SIGHUP."""
+    """Whether this process has a controlling terminal.
+
+    The kernel sends SIGHUP when that terminal is closed.
+    """
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:

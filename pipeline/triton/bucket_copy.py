@@ -29,7 +29,7 @@ _NETWORK = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts
 
 
 class RemoteFile(NamedTuple):
-    """An object of a bucket."""
+    """An object of a storage bucket, as listed for the copy."""
 
     key: str
     etag: str
@@ -54,7 +54,7 @@ def copy_bucket(bucket: Bucket) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Copy a bucket, and print a JSON document with the error; an empty error is success."""
+    """Copy a bucket, and print a JSON document with the error text. An empty error text means success."""
     endpoint, path, folder = arguments
     try:
         with _lock_folder(Path(folder)):
@@ -111,9 +111,10 @@ def _copy(endpoint: str, path: str, folder: Path) -> None:
 
 
 def list_files(remote: Any, path: str) -> dict[str, RemoteFile]:
-    """Return the objects below a path of a bucket, by their names below the path. remote: of fsspec.
+    """Return the objects under a path of a bucket, by their names relative to the path.
 
-    Raises ConfigError for a name that is no path on this machine, and for too many objects.
+    remote: an fsspec file system. Raises ConfigError for a name that is no path on this machine, and for too
+    many objects.
     """
     entries = remote.find(path, detail=True)
     if not entries:
@@ -132,7 +133,7 @@ def list_files(remote: Any, path: str) -> dict[str, RemoteFile]:
 
 
 def _read_etags(folder: Path) -> dict[str, str]:
-    """Return the etag of each file that was copied, by name; empty for a new folder."""
+    """Return the recorded etag of each copied file, by file name; empty for a new folder."""
     try:
         etags: dict[str, str] = json.loads((folder / _ETAGS).read_text("utf-8"))
     except (OSError, ValueError):
@@ -153,7 +154,7 @@ def _check_space(folder: Path, files: Mapping[str, RemoteFile]) -> None:
 
 
 def _remove(folder: Path, name: str) -> None:
-    """Delete a file of the copy, and the folders that are empty then."""
+    """Delete a file of the copy, and its parent folders that are then empty."""
     (folder / name).unlink(missing_ok=True)
     for parent in PurePosixPath(name).parents:
         with contextlib.suppress(OSError):
@@ -162,7 +163,10 @@ def _remove(folder: Path, name: str) -> None:
 
 
 def _make_parent(folder: Path, name: str) -> None:
-    """Create the folder of a file. A file in its place, or a folder in place of the file, is removed."""
+    """Create the parent folder of a file to be copied.
+
+    A file in the folder's place, or a folder in the file's place, is removed.
+    """
     for parent in reversed(PurePosixPath(name).parents):
         if (folder / parent).is_file():
             (folder / parent).unlink()

@@ -57,7 +57,7 @@ def read_config(folder: Path) -> ModelConfig:
 def get_backend(config: ModelConfig) -> str:
     """Return the backend that `backend` or `platform` in config.pbtxt names, "ensemble" for an ensemble.
 
-    Empty where neither key names a backend, or the named backend depends on the model's file.
+    Empty if neither key names a backend, or if the backend must be guessed from the model file.
     """
     if config.platform == "ensemble" or config.WhichOneof("scheduling_choice") == "ensemble_scheduling":
         return "ensemble"
@@ -69,10 +69,11 @@ PYTHON_RUNTIME = "model.py"  # `runtime` of models whose backend is written in P
 
 
 def find_python_backend(directory: Path | None, backend: str, folder: Path) -> Path | None:
-    """Return the model.py of a backend that is written in Python; None without one.
+    """Return the path of the model.py of a backend written in Python; None for other backends.
 
-    The model's folder goes before that of the backend in `directory` (`--backend-directory`). As in Triton, a
-    model.py in the folder of a version makes no backend. Backends of this server win. folder: of the model.
+    The model's folder is searched first, then the backend's folder in `directory` (`--backend-directory`). As
+    in Triton, a model.py in a version's folder is no backend. A backend built into this server takes
+    precedence. folder: the model's folder.
     """
     is_known = backend in (*_RUN_HERE, *find(ENGINES))
     if is_known or not backend or "/" in backend or backend.startswith("."):
@@ -83,7 +84,7 @@ def find_python_backend(directory: Path | None, backend: str, folder: Path) -> P
 
 
 def get_runner(config: Mapping[str, Any]) -> str:
-    """Return the backend that runs a model: "python" for a backend that is written in Python."""
+    """Return the name of a model's backend: "python" also for a custom backend written in Python."""
     return "python" if config.get("runtime") == PYTHON_RUNTIME else str(config["backend"])
 
 
@@ -251,7 +252,7 @@ def check_config(config: ModelConfig, backend: str) -> list[str]:
 
 
 def check_tensors(config: ModelConfig, backend: str) -> list[str]:
-    """Return an error message for each invalid input or output of a configuration, or unknown backend.
+    """Return error messages for invalid inputs and outputs of a configuration, or an unknown backend.
 
     The configuration must be complete: call this after absent fields are filled in from the model's file.
     """
@@ -299,9 +300,9 @@ _MAX_DELAY = 3_600_000  # of a number in these parameters: an hour in millisecon
 
 
 def get_identity_delays(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the delays in the parameters of an identity model, by parameter; 0 for an absent one.
+    """Return an identity model's delays by name of the config.pbtxt parameter; 0 for an absent parameter.
 
-    config: config.pbtxt as a dict, without the mistakes that `check_config` finds.
+    config: config.pbtxt as a dict that has passed `check_config`.
     """
     parameters = config["parameters"]
     return {
@@ -317,7 +318,7 @@ def _find_delay_errors(config: ModelConfig) -> Iterator[str]:
 
 
 def _find_cache_errors(config: ModelConfig) -> Iterator[str]:
-    """Yield an error for a response cache of a model whose responses can't be cached."""
+    """Yield an error if a response cache is enabled for a model whose responses can't be cached."""
     kinds = {
         "sequence batching scheduler": keeps_sequences(config),
         "'decoupled' transaction policy": config.model_transaction_policy.decoupled,
@@ -397,7 +398,7 @@ def _find_tensor_errors(
 
 
 def _find_format_errors(model: str, tensor: ModelInput | ModelOutput) -> Iterator[str]:
-    """Yield an error for a tensor format that does not fit the dims, or that TensorRT alone has."""
+    """Yield an error for a tensor format that does not fit the dims, or that only TensorRT supports."""
     if isinstance(tensor, ModelInput) and tensor.format and len(tensor.dims) != _IMAGE_AXES:
         yield f"model input NHWC/NCHW require 3 dims for {model}"
     if tensor.is_shape_tensor:
@@ -413,7 +414,7 @@ _DIMENSIONS = "must be integer >= 1, or -1 to indicate a variable-size dimension
 
 
 def _find_reshape_error(dims: Sequence[int], shape: Sequence[int]) -> str:
-    """Return the error of a `reshape` whose shape does not hold the elements of `dims`; empty without one."""
+    """Return the error of a `reshape` whose element count differs from that of `dims`; empty if equal."""
     if any(dim == 0 or dim < -1 for dim in shape):
         return f"reshape dimensions {_DIMENSIONS}"
     counts, reshaped_counts = _count_elements(dims), _count_elements(shape)
@@ -423,7 +424,7 @@ def _find_reshape_error(dims: Sequence[int], shape: Sequence[int]) -> str:
 
 
 def _count_elements(dims: Sequence[int]) -> list[int]:
-    """Return the products of the fixed dims before, between and behind the variable dims."""
+    """Return the products of the fixed dims before, between and after the variable dims (-1)."""
     counts = [1]
     for dim in dims:
         if dim == -1:
@@ -499,7 +500,7 @@ _PARALLEL = "1"  # of `execution_mode`
 def get_engine_options(config: ModelConfig, backend: str, threads: int) -> dict[str, Any]:
     """Return the engine options of a config.pbtxt as keys of `local_service_conf` in config.yml.
 
-    threads: CPU threads of one inference, where the configuration does not set a number.
+    threads: default for the CPU threads of one inference.
     """
     parameters = {key: config.parameters[key].string_value for key in config.parameters}
     named = [parameters.get(key, "") for key in _THREAD_PARAMETERS.get(backend, ())]
@@ -554,7 +555,7 @@ def describe_ineffective_accelerators(config: ModelConfig, backend: str) -> Iter
 
 
 def describe_ineffective_settings(config: ModelConfig) -> Iterator[str]:
-    """Yield a warning for each other setting of config.pbtxt that has no effect here."""
+    """Yield a warning for each setting of config.pbtxt, other than accelerators, that has no effect here."""
     for path in config.model_operations.op_library_filename:
         yield (
             f"Model {config.name}: its operator library {path!r} (model_operations) has no effect: libraries "
@@ -617,7 +618,7 @@ def requests_gpu(config: ModelConfig) -> bool:
 
 
 def find_cpu_reason(backend: str) -> str:
-    """Return why models of this backend can't use a GPU on this machine; empty where they can."""
+    """Return why models of this backend can't use a GPU on this machine; empty if they can."""
     if not count_gpus():
         return "there is no GPU here"
     build = _BUILDS.get(backend)
@@ -633,7 +634,7 @@ def find_cpu_reason(backend: str) -> str:
 def move_to_cpu(config: ModelConfig) -> None:
     """Change all GPU instance groups of a configuration to CPU groups, in place.
 
-    Python models read the groups, and must not use a GPU then.
+    Python models read the instance groups, too, and must not use a GPU after this change.
     """
     for group in config.instance_group:
         if group.kind == ModelInstanceGroup.KIND_GPU:

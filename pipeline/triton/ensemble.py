@@ -42,7 +42,7 @@ class _DeclaredTensor(NamedTuple):
     def agrees_on_shape(self, other: _DeclaredTensor) -> bool:
         """Return whether two declared shapes can match; dims of any length (-1) are checked per request.
 
-        The batch axis of one model may be the first dim of a model without a batch axis.
+        One model's batch axis may correspond to the first dim of a model without a batch axis.
         """
         return _fit(self.dims, other.dims) or _fit(self.shape, other.shape)
 
@@ -144,8 +144,8 @@ class TensorSource(NamedTuple):
     def convert_to(self, dims: Sequence[int], *, batched: bool) -> TensorSource:
         """Return this source with the conversion that adds or removes the batch axis for a receiving model.
 
-        Unchanged if both or neither have a batch axis. dims: the receiver's shape without the batch axis.
-        batched: whether the receiver has a batch axis.
+        The source is unchanged if both or neither have a batch axis. dims: the receiver's shape without the
+        batch axis. batched: whether the receiver has a batch axis.
         """
         if self.batched == batched:
             return self
@@ -221,9 +221,10 @@ def _find_flow_errors(config: ModelConfig) -> Iterator[str]:
 
 
 def check_decoupled_steps(ensemble: str, graph: Dag, decoupled: Sequence[str]) -> None:
-    """Raise ConfigError for decoupled steps of which none depends on the other.
+    """Raise ConfigError if two decoupled steps of an ensemble do not depend on each other.
 
-    decoupled: nodes of the graph. No rule says which of their responses belong together.
+    Decoupled steps send several responses each, and no rule pairs the responses of two steps. decoupled:
+    names of nodes in the graph.
     """
     for first, second in itertools.combinations(decoupled, 2):
         if not (_feeds(graph, first, second) or _feeds(graph, second, first)):
@@ -234,7 +235,7 @@ def check_decoupled_steps(ensemble: str, graph: Dag, decoupled: Sequence[str]) -
 
 
 def _feeds(graph: Dag, first: str, second: str) -> bool:
-    """Return whether a tensor leads from one node to another, directly or through other nodes."""
+    """Return whether outputs of node `first` reach node `second`, directly or through other nodes."""
     sources = [
         edge.source for edge in graph.nodes[second].inputs if edge.tensors and edge.source in graph.nodes
     ]
@@ -318,7 +319,7 @@ def _add_step(
 
 
 def _build_edges(feeds_by_name: Mapping[str, TensorSource]) -> list[Edge]:
-    """Build the incoming edges of a graph node: one per source node, with all tensors from that node.
+    """Build the incoming edges of a graph node: one edge per source node, with all tensors from that node.
 
     feeds_by_name: the source of each input of the node's model.
     """
@@ -339,9 +340,10 @@ def _build_edges(feeds_by_name: Mapping[str, TensorSource]) -> list[Edge]:
 
 
 def _build_answering_dag(nodes: Sequence[Node], outputs: Mapping[str, TensorSource]) -> Dag:
-    """Build the graph of these nodes, whose last node with an output of the ensemble sends the response.
+    """Build the graph of these nodes.
 
-    Outputs of other nodes are carried to that node.
+    The last node that produces an output of the ensemble sends the response. Outputs of other nodes are
+    passed on to that node.
     """
     makers = {source.node for source in outputs.values()}
     last = next(node.name for node in reversed(nodes) if node.name in makers)
@@ -400,7 +402,8 @@ def rebuild_ensembles(models: Sequence[ServedModel], changed: Collection[str]) -
 def _select_step_models(models: Sequence[ServedModel], name: str, repository: str) -> list[ServedModel]:
     """Return the versions of the model that a step of an ensemble runs.
 
-    The model of the ensemble's own repository goes first. Empty if several other repositories have the name.
+    The model in the ensemble's own repository folder takes precedence. The result is empty if the name is
+    only in other folders, and in several of them.
     """
     named = [model for model in models if model.public_name == name]
     same_folder = [model for model in named if model.repository == repository]
@@ -419,7 +422,7 @@ def _depends_on(config: ModelConfig, name: str, models: Sequence[ServedModel]) -
 
 
 def _get_config(model: ServedModel) -> ModelConfig | None:
-    """Return the parsed configuration of an ensemble; None for the DAG of a user's script."""
+    """Return the parsed config.pbtxt of an ensemble; None for a graph that a user's script defines."""
     if model.config is None or "ensemble_scheduling" not in model.config:
         return None
     return json_format.ParseDict(dict(model.config), ModelConfig(), ignore_unknown_fields=True)

@@ -45,7 +45,7 @@ def draw_models(
 def _get_step_columns(model: ServedModel) -> list[list[str]]:
     """Group the steps of an ensemble into the columns of its drawing, by depth in the graph.
 
-    A single model is one column.
+    A model that is no ensemble is one column.
     """
     if model.op:
         return [[model.op]]
@@ -63,7 +63,7 @@ def _get_step_columns(model: ServedModel) -> list[list[str]]:
 def _draw_model(
     model: ServedModel, columns: Sequence[Sequence[str]], batcher: str, top: float
 ) -> tuple[float, list[str]]:
-    """Draw the request on the left, steps in columns, and the answer on the right.
+    """Draw a model: the request on the left, its steps in columns, and the answer on the right.
 
     Returns height and SVG parts.
     """
@@ -230,7 +230,7 @@ def explain_repository(folders: Sequence[Path]) -> Explanation:
 
 
 def _add_hint(why: UnavailableModel) -> list[str]:
-    """Return the lines of a load error: why the model can't be served, and known hints for a remedy."""
+    """Return the lines that report a load error: why the model can't be served, and known remedies."""
     return [why.reason, *(f"-> {hint}" for words, hint in _HINTS if words in why.reason)]
 
 

@@ -17,9 +17,9 @@ MAX_WORKERS = 1024
 
 
 def parse_workers(config: ModelConfig) -> int:
-    """Return how many workers shall run all steps of an ensemble; 0 without the parameter.
+    """Return how many workers are to run all steps of an ensemble, by a parameter in config.pbtxt.
 
-    Raises ConfigError for a value that is no such number.
+    Returns 0 without the parameter. Raises ConfigError for an invalid number.
     """
     if PARAMETER not in config.parameters:
         return 0
@@ -32,11 +32,11 @@ def parse_workers(config: ModelConfig) -> int:
 def find_obstacle(
     graph: Dag, models: Mapping[str, ServedModel], sections: Mapping[str, Any], *, limits_runs: bool = False
 ) -> str:
-    """Return why one worker can't run all steps of an ensemble; empty if it can.
+    """Return why one worker can't run all steps of an ensemble; empty if one worker can.
 
-    The front then dispatches each step by itself. It enforces queue policies and orders between the steps,
-    and it forwards several answers of a step. models, sections: by Op of a step. limits_runs: the server has
-    a rate limiter.
+    With an obstacle, the front process dispatches each step separately. It then enforces queue policies and
+    orders between the steps, and forwards several answers of a step. models, sections: dicts by the name of
+    the step's Op. limits_runs: the server has a rate limiter.
     """
     for op in graph.ops:
         model, section = models[op], sections[op]
@@ -63,7 +63,7 @@ def find_obstacle(
 def build_joint_section(graph: Dag, sections: Mapping[str, Any], workers: int) -> dict[str, Any]:
     """Build the section of config.yml for the Op that runs all steps of an ensemble.
 
-    sections: by Op of a step. workers: their number.
+    sections: the steps' sections, by the name of the step's Op. workers: number of workers.
     """
     requests = max(sections[op]["batch_size"] for op in graph.ops)
     return {"concurrency": workers, "batch_size": requests, "placement": "process"}

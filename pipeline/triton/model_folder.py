@@ -56,7 +56,7 @@ def select_versions(folder: Path, config: ModelConfig) -> list[str]:
 def find_program(folder: Path, name: str) -> Path:
     """Return the path of the model file (the ONNX, OpenVINO or Paddle graph) in a version's folder.
 
-    name: default_model_filename in config.pbtxt. It may be a folder with weights; the model file is then the
+    name: default_model_filename in config.pbtxt. If it names a folder with weights, the model file is the
     file of the same name in that folder.
     """
     path = folder / name
@@ -64,7 +64,7 @@ def find_program(folder: Path, name: str) -> Path:
 
 
 def build_signature(config: ModelConfig, folder: Path) -> Signature:
-    """Build the inputs and outputs of a model that clients see, with output labels, from its config.pbtxt.
+    """Build the inputs and outputs that clients see, with output labels, from a model's config.pbtxt.
 
     Raises ConfigError for a label file that can't be read.
     """
@@ -126,7 +126,7 @@ _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 
 
 class ProgramFacts(NamedTuple):
-    """Input and output tensors of a model file (ONNX, OpenVINO or Paddle), as the file declares them."""
+    """Inputs and outputs of a model file (such as ONNX or Paddle), and the folder to load it from."""
 
     feeds: Sequence[Variable]
     fetches: Sequence[Variable]
@@ -136,8 +136,8 @@ class ProgramFacts(NamedTuple):
 def read_program_facts(program: Path, backend: str, config: ModelConfig | None = None) -> ProgramFacts:
     """Read the names, types and shapes of a model file's inputs and outputs.
 
-    program: the model file in a version's folder. config: declares the tensors of a PyTorch model, whose file
-    may not. Raises ConfigError for an unreadable file.
+    program: the model file in a version's folder. config: the config.pbtxt, which declares the tensors of a
+    PyTorch model, because its file may not. Raises ConfigError for an unreadable file.
     """
     engine = load_engine(backend)
     if (program.parent / SERVER_CONF).is_file():
@@ -152,9 +152,10 @@ def read_program_facts(program: Path, backend: str, config: ModelConfig | None =
 
 
 def _link_pytorch(program: Path, config: ModelConfig | None) -> ProgramFacts:
-    """Return a PyTorch model's tensors, by config.pbtxt or else by the file, and a folder to load it from.
+    """Return a PyTorch model's tensors, and a folder to load the model from.
 
-    In config.pbtxt they may have other names than in the file: names with a position.
+    config.pbtxt takes precedence over the file. Its tensors may have other names, such as INPUT__0 with the
+    position.
     """
     if config is not None and config.input and config.output:
         feeds, fetches = declare_variables(config)
@@ -165,7 +166,7 @@ def _link_pytorch(program: Path, config: ModelConfig | None) -> ProgramFacts:
 
 
 def declare_variables(config: ModelConfig) -> tuple[Sequence[Variable], Sequence[Variable]]:
-    """Return the inputs and outputs of a config.pbtxt, with the shapes that the model has."""
+    """Return the inputs and outputs in a config.pbtxt, with their shapes in the model (after `reshape`)."""
     rows = (-1,) if config.max_batch_size else ()
     feeds, fetches = (
         [
@@ -183,9 +184,10 @@ def declare_variables(config: ModelConfig) -> tuple[Sequence[Variable], Sequence
 
 
 def find_id_limits(program: Path, backend: str) -> Mapping[str, int]:
-    """Return the embedding table size of each input of token ids, by input name, as far as the files show it.
+    """Return the embedding table size for each input of token ids, by input name.
 
-    program: the model file. Empty if nothing is known.
+    program: the model file. Inputs are left out if the files do not show their table; the result may be
+    empty.
     """
     if program.suffix == ".onnx":
         return inspect_onnx(program).id_limits
@@ -198,14 +200,14 @@ def find_id_limits(program: Path, backend: str) -> Mapping[str, int]:
 
 
 def find_optional_feeds(program: Path) -> Sequence[Variable]:
-    """Return the inputs of an ONNX file whose values are stored in it: a request may replace the values."""
+    """Return the inputs of an ONNX file that have default values, so that a request may leave them out."""
     return inspect_onnx(program).optional_feeds if program.suffix == ".onnx" else ()
 
 
 def find_unknown_operators(program: Path) -> str:
-    """Return the custom operator domains that an ONNX file uses, separated by commas; empty without any.
+    """Return the custom operator domains that an ONNX file uses, separated by commas; empty if there is none.
 
-    ONNX's own domains and ONNX Runtime's do not count.
+    Domains of ONNX and ONNX Runtime are not custom.
     """
     if program.suffix != ".onnx":
         return ""
@@ -213,7 +215,7 @@ def find_unknown_operators(program: Path) -> str:
 
 
 def _link_program(program: Path, engine: Engine) -> Path:
-    """Return a cache folder with links to a model's files, and a prototxt of its inputs and outputs.
+    """Create a cache folder with links to a model's files and a prototxt of its inputs and outputs.
 
     Engines load a model from such a folder. Raises ConfigError for an unwritable cache.
     """
@@ -256,7 +258,7 @@ def _write_links(paths: Sequence[Path], text: str, *, batched: bool = True) -> P
 
 
 def _find_prototxt(folder: Path) -> str:
-    """Build the prototxt (as Paddle Serving's) of the inputs and outputs of the Paddle model in a folder."""
+    """Build the prototxt of a Paddle model's inputs and outputs, in Paddle Serving's format."""
     feeds, fetches = (
         [Variable(name, name, dtype, tuple(shape)) for name, dtype, shape in side]
         for side in _read_program(folder)[:2]
@@ -284,7 +286,8 @@ def _read_program(folder: Path) -> tuple[Any, Any, Any]:
 def _hash_file_states(paths: Sequence[Path], *facts: str) -> str:
     """Return a name for a cache folder with links to these files.
 
-    Two repositories may link to one file. The path of each link is a part, for it may be removed alone.
+    The name is a hash of each path, its link target, size and mtime. The path is included because two
+    repositories may link to one file, and one link may be removed.
     """
     states = [
         (str(path.absolute()), str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns, *facts)
@@ -324,11 +327,12 @@ def fill_from_program(
     strict: bool,
     optional_feeds: Sequence[Variable] = (),
 ) -> list[str]:
-    """Complete a config.pbtxt, in place, by the inputs and outputs of the model file.
+    """Complete a config.pbtxt, in place, from the inputs and outputs of the model file.
 
-    Returns a message for each contradiction between them. max_batch_size: for a model with a dynamic batch
-    dimension whose configuration has no max_batch_size, inputs and outputs. strict: fill nothing, and report
-    absent fields instead. optional_feeds: inputs that the configuration may declare or leave out.
+    Returns a message for each contradiction between config.pbtxt and the file. max_batch_size: default for a
+    model with a dynamic batch dimension whose configuration has no max_batch_size, inputs and outputs.
+    strict: fill nothing, and report absent fields instead. optional_feeds: inputs with default values, which
+    the configuration may leave out.
     """
     feeds, fetches = facts.feeds, facts.fetches
     if strict:
@@ -369,7 +373,7 @@ def _compare_hidden(
     variables: Sequence[Variable],
     batched: bool,
 ) -> Iterator[str]:
-    """Yield a message for each state or control of `sequence_batching` that does not fit the model file."""
+    """Yield a message for each tensor of `sequence_batching` that does not fit the model file."""
     by_name = {variable.alias: variable for variable in variables}
     for tensor in tensors:
         if tensor.name in by_name:
@@ -385,7 +389,7 @@ def _fill_tensors(
     config: ModelConfig, field: str, tensors: Sequence[ModelInput] | Sequence[ModelOutput],
     variables: Sequence[Variable], batched: bool,
 ) -> list[str]:  # fmt: skip
-    """Complete the inputs or outputs of a config.pbtxt by those of the model file, `variables`.
+    """Complete the inputs or outputs of a config.pbtxt from the model file's `variables`.
 
     field: "input" or "output". batched: whether the configuration has a max_batch_size. Returns a message for
     each contradiction.
@@ -462,7 +466,7 @@ CHECKSUM = "checksum"
 def find_agent_error(config: ModelConfig, folder: Path) -> str:
     """Return the error of `model_repository_agents`, such as a wrong MD5; empty if the model may be loaded.
 
-    An unknown agent is an error: it may protect what this server would then load unprotected.
+    An unknown agent is an error: without it, a model might be loaded that the agent would have refused.
     """
     for agent in config.model_repository_agents.agents:
         if agent.name != CHECKSUM:

@@ -31,7 +31,7 @@ _PREFIX = "paddlewheel-models-"
 
 @dataclass(frozen=True)
 class Override:
-    """Configuration and files of a model from a client's load request; they replace those on disk."""
+    """Configuration and files of a model from a client's load request, which replace those on disk."""
 
     name: str  # of the model
     config: ModelConfig | None = None  # replaces config.pbtxt
@@ -61,7 +61,7 @@ class Override:
 def find_model_folder(path: Path) -> Path:
     """Return a model's folder: the path itself, or the only model folder in it.
 
-    Raises ConfigError for another path.
+    Raises ConfigError if the path is neither.
     """
     if not path.is_absolute() or not path.is_dir():
         raise ConfigError(f"{str(path)[:200]!r} is not the absolute path of a folder")
@@ -80,7 +80,7 @@ def _is_model_folder(path: Path) -> bool:
 
 
 def read_renamed_config(folder: Path) -> ModelConfig:
-    """Parse the config.pbtxt in a folder whose model gets another name. Raises ConfigError."""
+    """Parse the config.pbtxt in a model folder, ignoring the name in the file. Raises ConfigError."""
     config = read_config(folder)
     config.name = ""
     return config
@@ -109,7 +109,7 @@ class OverrideFolders:
         return folder
 
     def release(self, folder: Path) -> None:
-        """Mark the load of a folder as ended: `remove_all_but` may remove the folder from now on."""
+        """Mark the load that uses a folder as ended: `remove_all_but` may remove the folder from now on."""
         self._loading.discard(folder)
 
     def remove_all_but(self, used: Collection[Path]) -> None:
@@ -129,7 +129,7 @@ def _remove_folder(folder: Path, lock: int) -> None:
 def parse_override(name: str, parameters: Mapping[str, Any]) -> Override | None:
     """Parse the parameters of a client's load request: "config" (JSON), and "file:PATH" with file contents.
 
-    name: of the model. Returns None without parameters. Raises ConfigError for invalid parameters.
+    name: the model's name. Returns None without parameters. Raises ConfigError for invalid parameters.
     """
     config: ModelConfig | None = None
     files: dict[str, bytes] = {}

@@ -22,9 +22,10 @@ _CACHE_VERSION = 4  # increment when the proof or its format changes
 
 
 class Proof(NamedTuple):
-    """Inputs whose second axis may be padded, so that rows of unequal length share a batch; inference times.
+    """Result of a padding trial: inputs whose second axis may be padded, and inference times.
 
-    Without feeds, padding is not proven, and only rows of equal shapes share a batch.
+    Padding lets rows of unequal length share a batch. Without proven inputs, only rows of equal shapes share
+    a batch.
     """
 
     feeds: Mapping[str, float]  # the value that each is padded with
@@ -36,7 +37,7 @@ class Proof(NamedTuple):
 
     @property
     def section(self) -> dict[str, Any] | None:
-        """Return the proof as the key `padding` of a section of config.yml; None without proven padding."""
+        """Return the proof as the key `padding` in a section of config.yml; None without proven padding."""
         if not self.feeds:
             return None
         return {
@@ -47,7 +48,7 @@ class Proof(NamedTuple):
 
 
 def load_padding_proof(program: Path, engine: str) -> Proof:
-    """Return the padding proof of a model file from the cache; if absent, run the trial, for up to 2 minutes.
+    """Return the cached padding proof of a model file. If absent, run the padding trial, for up to 2 minutes.
 
     engine: runs the model in the trial, e.g. "onnxruntime". Does not raise: a failed trial gives a proof
     without feeds.
@@ -77,9 +78,10 @@ def _no_proof(why: str) -> Proof:
 
 
 def _find_cache_file(program: Path, engine: str) -> Path:
-    """Return the path of a model file's cached proof, named by a digest of its head, size and mtime.
+    """Return the path of a model file's cached padding proof.
 
-    Hashing gigabytes of weights would delay the start.
+    The file name is a digest of the model file's first bytes, size and mtime: hashing gigabytes of weights
+    would delay the start.
     """
     with program.open("rb") as file:
         digest = hashlib.sha256(file.read(64 << 20))

@@ -27,9 +27,10 @@ _UNCHECKED_LENGTH = 512  # other engines may read positions beyond the table fro
 
 
 def prove(program: Path, engine: str) -> Proof:
-    """Run a model file on random rows. Returns its proven padding and inference times, or why none is proven.
+    """Test whether padding changes a model's outputs, on random rows.
 
-    engine: such as "onnxruntime".
+    Returns the inputs that may be padded and inference times, or the reason why padding is not proven.
+    engine: name of the engine, such as "onnxruntime".
     """
     facts = read_program_facts(program, engine)
     if any(variable.shape[:2] != (-1, -1) for variable in facts.feeds):

@@ -54,35 +54,35 @@ def find_ragged_errors(config: ModelConfig) -> Iterator[str]:
 
 
 def is_ragged(config: ModelConfig) -> bool:
-    """Return whether a model has inputs or outputs that are made of, or cut from, a whole batch."""
+    """Return whether a model has ragged tensors, which are merged from or split for a batch's requests."""
     return bool(
         config.batch_input or config.batch_output or any(tensor.allow_ragged_batch for tensor in config.input)
     )
 
 
 def has_ragged_tensors(config: Mapping[str, Any]) -> bool:
-    """Return whether config.pbtxt, as a dict, has tensors that are made of, or cut from, a whole batch."""
+    """Return whether config.pbtxt, as a dict, declares ragged tensors (merged from or split for a batch)."""
     listed = [*config.get("batch_input", ()), *config.get("batch_output", ())]
     return bool(listed) or any(tensor["allow_ragged_batch"] for tensor in config.get("input", ()))
 
 
 def is_flat(config: ModelConfig, tensor: ModelInput | ModelOutput) -> bool:
-    """Return whether the model may have the elements of a whole batch on the only axis of a tensor."""
+    """Return whether a tensor may be flat in the model: its only axis holds the elements of a whole batch."""
     if isinstance(tensor, ModelInput):
         return tensor.allow_ragged_batch
     return any(tensor.name in entry.target_name for entry in config.batch_output)
 
 
 def list_batch_inputs(config: ModelConfig) -> list[str]:
-    """Return the names of the model's inputs that are made of a batch, which clients do not send."""
+    """Return the names of inputs that the server computes from a batch (`batch_input`)."""
     return [name for entry in config.batch_input for name in entry.target_name]
 
 
 class RaggedModel(RequestRunner):
-    """Runs the requests of a batch in an engine, with ragged inputs and the tensors made of the batch."""
+    """Runs the requests of a batch in an engine, with ragged inputs and inputs computed from the batch."""
 
     def __init__(self, config: Mapping[str, Any], predictor: Predictor) -> None:
-        """config: config.pbtxt as a dict. predictor: of the model's engine."""
+        """config: config.pbtxt as a dict. predictor: runs the model in its engine."""
         self._predictor = predictor
         ranks = {feed.alias: len(feed.shape) for feed in predictor.feeds}
         self.ragged_inputs = frozenset(
@@ -100,7 +100,7 @@ class RaggedModel(RequestRunner):
         }
 
     def run(self, requests: Sequence[OpRequest], feeds: _Feeds, senders: Sequence[AnswerSender]) -> list[Any]:
-        """Run the model once for all requests of a batch. Returns the outputs of each by name.
+        """Run the model once for all requests of a batch. Returns the outputs of each request by name.
 
         Raises ModelFailed for an output that does not hold the elements or rows of all requests.
         """
@@ -146,7 +146,10 @@ class RaggedModel(RequestRunner):
 
 
 def make_batch_input(entry: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]) -> Any:
-    """Return the tensor of a `batch_input` entry. shapes: of the source input, by request."""
+    """Return the tensor of a `batch_input` entry in config.pbtxt.
+
+    shapes: shape of the source input in each request.
+    """
     dtype = BY_DATATYPE[entry["data_type"].removeprefix("TYPE_")].numpy
     return np.asarray(_KINDS[entry["kind"]](shapes)).astype(dtype)
 
@@ -156,7 +159,7 @@ def _count_elements(shapes: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def _list_item_shapes(shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return the shape of each row of a batch, without the axis of rows."""
+    """Return the shape of each row in a batch, without the batch axis."""
     return [shape[1:] for shape in shapes for _ in range(shape[0])]
 
 
@@ -171,7 +174,7 @@ _KINDS: Mapping[str, Callable[[Sequence[tuple[int, ...]]], Any]] = {
 
 
 def _fill_dims(dims: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the dims of an output, each open one as long as the same axis of the input."""
+    """Return the dims of an output. A variable dim (-1) gets the length of the same axis of the input."""
     return tuple(
         shape[axis] if length == -1 and axis < len(shape) else length for axis, length in enumerate(dims)
     )

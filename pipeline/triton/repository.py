@@ -81,7 +81,7 @@ _NAME = re.compile(r"[^\s/?#:.][^\s/?#:]*")
 
 
 class UnavailableModel(NamedTuple):
-    """The reason why a model of the repository can't be served."""
+    """A model of the repository that can't be served: its version and the reason."""
 
     version: str  # empty: no version, or the reason holds for all versions
     reason: str
@@ -90,7 +90,7 @@ class UnavailableModel(NamedTuple):
 
 
 class RepositoryContent(NamedTuple):
-    """The models read from a repository, their sections of config.yml, and the load errors of other models.
+    """The models read from a repository, their sections of config.yml, and errors of models that failed.
 
     A section belongs to one model version, whose queue and workers form an Op named "model:version".
     """
@@ -132,7 +132,7 @@ class ModelRepository:
     def copy_buckets(self) -> None:
         """Copy the files that have changed in buckets to their folders.
 
-        Raises ConfigError for a bucket that can't be read, after the others are copied.
+        Raises ConfigError for a bucket that can't be read, after the other buckets are copied.
         """
         errors = []
         for bucket in self.buckets:
@@ -152,14 +152,14 @@ class ModelRepository:
         return sorted(on_disk.union(self.overrides))
 
     def is_ambiguous(self, name: str) -> bool:
-        """Return whether several repository folders hold a model of this name, and names must be unique."""
+        """Return whether several repository folders have this model although names must be unique."""
         return not self.namespacing and sum((folder / name).is_dir() for folder in self.folders) > 1
 
     def find_identifiers(self, name: str) -> list[str]:
         """Return the identifier of each model of this name: the name, or `NAME#1`, `NAME#2`, ... for several.
 
-        The number is that of the repository folder. A model folder that replaces those on disk is the only
-        model of its name.
+        The number is the position of the repository folder. If a load request has replaced the model's
+        folder, its model is the only one of this name.
         """
         replaced = self.overrides.get(name, (None, None))[0] is not None
         if not self.namespacing or replaced:
@@ -168,9 +168,10 @@ class ModelRepository:
         return [name] if len(places) < 2 else [build_identifier(name, place) for place in places]
 
     def resolve(self, name: str, repository: Path) -> str:
-        """Return the identifier of the model that a model of a repository folder means by a name.
+        """Return the identifier of the model that a model in a repository folder means by a name.
 
-        A model of the same folder goes first. The result is no model if several other folders have the name.
+        The model of that name in the same folder takes precedence. If the name is ambiguous, it is returned
+        unchanged, and no model has that identifier.
         """
         identifiers = self.find_identifiers(name)
         if len(identifiers) == 1:
@@ -191,9 +192,9 @@ class ModelRepository:
         )
 
     def read_config(self, identifier: str) -> ModelConfig:
-        """Parse a model's config.pbtxt, or copy its override. Absent fields are not filled in.
+        """Parse a model's config.pbtxt, or copy the configuration that overrides it.
 
-        Raises ConfigError.
+        Absent fields are not filled in. Raises ConfigError.
         """
         _, override = self.overrides.get(get_public_name(identifier), (None, None))
         if override is None:
@@ -205,7 +206,7 @@ class ModelRepository:
     def count_workers(self, name: str) -> int:
         """Return how many workers a model has once it is loaded: instances times versions, 0 for an ensemble.
 
-        The models of this name count together; 1 for a model that can't be read now.
+        The workers of all models with this name are added. A model that can't be read now counts as 1.
         """
         return sum(map(self._count_model_workers, self.find_identifiers(name)))
 
@@ -231,7 +232,10 @@ class ModelRepository:
             return []
 
     def find_folder(self, identifier: str) -> Path:
-        """Return the folder of a model. Raises ConfigError unless exactly one folder has this name."""
+        """Return the folder of a model.
+
+        Raises ConfigError unless exactly one repository folder has this model.
+        """
         name, place = split_identifier(identifier)
         override, _ = self.overrides.get(name, (None, None))
         if override is not None:
@@ -248,7 +252,8 @@ class ModelRepository:
 class _RepositoryReader:
     """Reads each model of a repository once, the models of an ensemble before the ensemble.
 
-    Threads read models that are no ensembles: the code of a model may hang, and must not delay the others.
+    Threads read all models but ensembles, in parallel: a model's code may hang, and must not delay other
+    models.
     """
 
     def __init__(self, repository: ModelRepository) -> None:
@@ -275,9 +280,9 @@ class _RepositoryReader:
         return self.served
 
     def _refuse_other_kinds(self) -> None:
-        """Refuse the models with a resource that is global there and of a device in an earlier model.
+        """Withdraw models whose rate limiter resource is global there and of a device in an earlier model.
 
-        Also those the other way round.
+        The same goes for the reverse.
         """
         if self._repository.resource_limits is None:
             return
@@ -290,7 +295,7 @@ class _RepositoryReader:
                 needs += model_needs
 
     def _withdraw(self, name: str, why: UnavailableModel) -> None:
-        """Remove a model that was read from the result, with the ensembles that run the model."""
+        """Remove a model that has already been read from the result, and the ensembles that run the model."""
         served = self.served
         ops = {model.op for model in self._by_name.pop(name, ()) if model.op}
         served.unavailable[name] = why
@@ -304,7 +309,7 @@ class _RepositoryReader:
     def _read_ahead(self, names: Sequence[str]) -> None:
         """Start to read these models in the background, one thread per model, except for ensembles.
 
-        names: their identifiers.
+        names: identifiers of the models.
         """
         unread = [
             name
@@ -336,9 +341,9 @@ class _RepositoryReader:
         self._by_name |= other._by_name
 
     def read_with_dependencies(self, name: str) -> None:
-        """Read a model, and before it the models that its ensemble uses. name: its identifier.
+        """Read a model; for an ensemble, read the models of its steps first.
 
-        Errors go to `served.unavailable`.
+        name: the model's identifier. Errors go to `served.unavailable`.
         """
         if name in self._by_name or name in self.served.unavailable:
             return
@@ -439,7 +444,7 @@ class _RepositoryReader:
     def _name_program(self, config: ModelConfig, folder: Path, backend: str) -> None:
         """Set default_model_filename to the only model file in a version's folder, or to PyTorch's model.pt.
 
-        For engines without a fixed file name. Raises _ModelUnavailable without exactly one file.
+        This is for engines without a fixed file name. Raises _ModelUnavailable without exactly one file.
         """
         if backend == PYTORCH and (folder / "model.pt").is_file():
             config.default_model_filename = "model.pt"
@@ -450,9 +455,9 @@ class _RepositoryReader:
             raise _ModelUnavailable(UnavailableModel(folder.name, f"Internal: {exc.message}")) from exc
 
     def _run_auto_complete(self, config: ModelConfig, folder: Path) -> None:
-        """Complete a config.pbtxt, in place, by `auto_complete_config` of a Python model.
+        """Complete a config.pbtxt, in place, by running `auto_complete_config` of a Python model.
 
-        folder: of the version. Raises _ModelUnavailable if the model's code fails.
+        folder: the version's folder. Raises _ModelUnavailable if the model's code fails.
         """
         program = self._backend_program or folder / (config.default_model_filename or "model.py")
         if not program.is_file():
@@ -519,9 +524,9 @@ class _RepositoryReader:
                 self._add_padding(op, config, backend, folder / version)
 
     def _add_joint_op(self, config: ModelConfig, op: str, graph: Dag) -> str:
-        """Add the Op whose workers run all steps of an ensemble, and return its name; empty without it.
+        """Add an Op whose workers run all steps of an ensemble, if config.pbtxt asks for it.
 
-        op: the name.
+        op: name of the Op. Returns the name, or an empty text if no Op was added.
         """
         workers, served = parse_workers(config), self.served
         if not workers:
@@ -539,10 +544,10 @@ class _RepositoryReader:
         return op
 
     def _add_padding(self, op: str, config: ModelConfig, backend: str, folder: Path) -> None:
-        """Let rows of unequal length share a batch, if config.pbtxt declares padding or a proof exists.
+        """Let rows of unequal length share a batch, if padding is declared in config.pbtxt or proven.
 
-        op: the version's section, "model:version". Models whose dims are all fixed, and models without
-        batching, need no padding.
+        A trial on the model may prove padding. op: name of the version's section, "model:version". Models
+        whose dims are all fixed, and models without batching, need no padding.
         """
         served, section = self.served, self.served.sections[op]
         setting = config.parameters[PADDING].string_value if PADDING in config.parameters else ""
@@ -571,7 +576,7 @@ class _RepositoryReader:
     def _build_graph(self, config: ModelConfig, repository: Path) -> Dag:
         """Return the graph of an ensemble in a repository folder, after reading the models of its steps.
 
-        As in Triton, all models with the name of a step are read. The step runs one of them.
+        As in Triton, all models with the name of a step are read. The step runs only one of them.
         """
         source, steps = self._repository, ensemble.list_step_models(config)
         names = set(source.names())
@@ -648,8 +653,7 @@ class _ModelUnavailable(ConfigError):
 def build_section(config: ModelConfig, backend: str, folder: Path, threads: int) -> dict[str, Any]:
     """Build the section of config.yml (instances, batching, engine) of a model version from config.pbtxt.
 
-    folder: of the version. threads: CPU threads of one inference, where the configuration does not set a
-    number.
+    folder: the version's folder. threads: default for the CPU threads of one inference.
     """
     sequences = keeps_sequences(config)
     batching = sequences or config.WhichOneof("scheduling_choice") == "dynamic_batching"
@@ -693,7 +697,7 @@ def _count_instances(config: ModelConfig) -> int:
 
 
 def _parse_placement(text: str, backend: str) -> str:
-    """Check the parameter `paddlewheel.placement`: whether instances are processes or threads. Returns it.
+    """Return whether instances are processes or threads: the parameter `paddlewheel.placement`.
 
     Raises ConfigError for an unknown value.
     """

@@ -42,7 +42,7 @@ class Sample(NamedTuple):
 def find_sample_error(config: _Config, folder: Path) -> str:
     """Return Triton's error message for `model_warmup` samples with missing inputs or files, else "".
 
-    The model need not be loaded. folder: of the model.
+    The model need not be loaded. folder: the model's folder.
     """
     for sample in config["model_warmup"]:
         needed = {tensor["name"] for tensor in config["input"] if not tensor["optional"]}
@@ -61,9 +61,9 @@ def find_sample_error(config: _Config, folder: Path) -> str:
 
 
 def load_samples(config: _Config, folder: Path) -> Iterator[Sample]:
-    """Create the warm-up requests of `model_warmup` with their tensors, one at a time.
+    """Create the warm-up requests of `model_warmup` in config.pbtxt, one at a time, with their tensors.
 
-    folder: of the model. Raises ConfigError for a tensor unlike its declaration.
+    folder: the model's folder. Raises ConfigError for a tensor that differs from its declaration.
     """
     data_types = {tensor["name"]: tensor["data_type"] for tensor in config["input"]}
     for sample in config["model_warmup"]:
@@ -138,7 +138,8 @@ class RepositoryOp(Op):
         """Store the settings; workers load the model in `init_op`.
 
         other_models: the client for a Python model's calls. install_requirements: whether pip installs the
-        requirements.txt of a Python model. backend_directory: of backends that are written in Python.
+        requirements.txt of a Python model. backend_directory: folder of the backends that are written in
+        Python.
         """
         super().__init__(name=name)
         self._install_requirements = install_requirements
@@ -195,7 +196,7 @@ class RepositoryOp(Op):
                     ) from exc
 
     def _run_sample(self, feed: dict[str, Any]) -> None:
-        """Run a warm-up request, as often as a generative model reschedules it."""
+        """Run a warm-up request. Run it again as long as a generative model reschedules it."""
         flags = START | END
         while self._run_request(feed, flags) is RESCHEDULED:
             flags = 0
@@ -216,7 +217,7 @@ class RepositoryOp(Op):
 
 
 class EnsembleOp(Op):
-    """The Op of an ensemble whose workers run all steps, without a return to the front between them."""
+    """The Op of an ensemble whose workers run all steps, with no return to the front process in between."""
 
     def __init__(self, name: str, steps: Mapping[str, Op]) -> None:
         """Store the Ops of the steps, by name. Workers load their models."""
@@ -225,7 +226,7 @@ class EnsembleOp(Op):
 
 
 class _Discarding:
-    """Takes the answers of a decoupled model to a warm-up request, and keeps the first error."""
+    """Receives a decoupled model's answers to a warm-up request, and keeps only the first error."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -243,7 +244,7 @@ class _Discarding:
 
 
 def _get_reshapes(config: Mapping[str, Any]) -> Reshapes | None:
-    """Return the `reshape` rules of inputs and outputs in a config.pbtxt; None without any."""
+    """Return the `reshape` rules of inputs and outputs in a config.pbtxt; None if it has no `reshape`."""
     inputs, outputs = (
         {
             tensor["name"]: Reshape(tuple(tensor["dims"]), tuple(tensor["reshape"]["shape"]))
@@ -262,7 +263,10 @@ class Identity(RequestRunner):
     """
 
     def __init__(self, config: Mapping[str, Any], instance: int = 0) -> None:
-        """Wait as `creation_delay_sec` says. instance: number of this worker, by which delays may grow."""
+        """Wait for the time in `creation_delay_sec`.
+
+        instance: number of this worker, because delays may grow with the number.
+        """
         inputs, outputs = ([tensor["name"] for tensor in config[field]] for field in ("input", "output"))
         self._names = dict(zip(inputs, outputs, strict=False))
         delays = get_identity_delays(config)

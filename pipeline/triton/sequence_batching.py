@@ -125,9 +125,9 @@ def _fits(dims: Any, declared: Any) -> bool:
 
 
 def list_hidden_tensors(config: ModelConfig) -> tuple[list[ModelInput], list[ModelOutput]]:
-    """Return the inputs and outputs of a model that clients do not see: its state and its controls.
+    """Return the inputs and outputs of a model that clients do not see: state and control tensors.
 
-    An output of state that config.pbtxt also lists under `output` is not among them.
+    A state output that config.pbtxt also lists under `output` is left out, because clients see it.
     """
     if not keeps_sequences(config):
         return [], []
@@ -150,10 +150,10 @@ def list_hidden_tensors(config: ModelConfig) -> tuple[list[ModelInput], list[Mod
 
 
 def build_sequence_tensors(config: Mapping[str, Any], folder: Path) -> SequenceTensors | None:
-    """Return the state and the controls of a model, in its worker; None for a model without sequences.
+    """Return the state and control tensors of a sequence model; None for a model without sequences.
 
-    config: config.pbtxt as a dict. folder: of the model. Raises ConfigError for a file of an initial state
-    that is missing, or of another size than the state.
+    config: config.pbtxt as a dict. folder: the model's folder. Raises ConfigError if the file of an initial
+    state is missing, or its size is wrong.
     """
     section = config.get("sequence_batching")
     if section is None:

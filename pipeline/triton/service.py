@@ -231,7 +231,7 @@ def _open_repository(options: Options) -> ModelRepository:
 def _list_names(source: ModelRepository, options: Options) -> tuple[list[str], str]:
     """Return the names of all models, and an error message if the repository can't be read.
 
-    Raises ConfigError in place of the message, unless `exit_on_error` is False.
+    Unless `exit_on_error` is False, raises ConfigError instead of returning a message.
     """
     try:
         source.copy_buckets()
@@ -246,7 +246,7 @@ def _list_names(source: ModelRepository, options: Options) -> tuple[list[str], s
 def _find_grpc_address(config: ServiceConfig) -> str:
     """Return the gRPC address of this server at which Python models call other models.
 
-    Empty without a gRPC port, with workers on other machines, and where the server requires TLS or API keys.
+    Empty without a gRPC port, with workers on other machines, and if the server requires TLS or API keys.
     """
     if config.nodes is not None:
         return ""
@@ -257,9 +257,9 @@ def _find_grpc_address(config: ServiceConfig) -> str:
 
 
 def _build_resolver(place: RepositoryPlace | None, model: ServedModel) -> Callable[[str], str] | None:
-    """Return a function that returns the identifier of the model that a Python model means by a name.
+    """Return a function that resolves the name by which a Python model calls another model to an identifier.
 
-    None without `--model-namespacing`: names are unique.
+    None without `--model-namespacing`, because names are then unique.
     """
     if place is None or not place.namespacing:
         return None

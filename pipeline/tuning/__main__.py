@@ -24,9 +24,9 @@ from pipeline.tuning.timed_runs import Grid, Order, time_runs
 
 
 def main(answer: Path, order: Order) -> None:
-    """Load and time a model as the order says, and write the result to the file `answer`, a `Timed` as JSON.
+    """Load and time a model as `order` describes, and write the result, a `Timed` as JSON, to `answer`.
 
-    Errors go to the result's `refused`. Nothing is written if the process crashes.
+    Errors go to the field `refused` of the result. No file is written if the process crashes.
     """
     started = time.perf_counter()
     conf = LocalServiceConf.model_validate(order.conf)

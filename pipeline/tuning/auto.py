@@ -69,7 +69,7 @@ PRECISIONS = (FP32, "bf16", INT8)  # that `precision: auto` tries; int8 where `c
 
 
 class HookedService(NamedTuple):
-    """The user's service, whose hooks a measurement calls with sample requests."""
+    """The user's service. A measurement calls the hooks of its Ops with sample requests."""
 
     app: str  # as `App.to_json` writes it
     ops: Collection[str]  # Ops whose hooks get the client's request
@@ -89,8 +89,9 @@ def resolved(
 
     Measures if no choice is stored for this model and machine, which takes seconds and shows a progress bar
     on a terminal. service: the service whose hooks may be called; None: no hook is called. shards: number of
-    processes to compare with worker processes, for the only Op of a service; 1: none. Without the key
-    `shards`, they are compared with the hooks alone. Raises ConfigError if no engine here can run a model.
+    shards (workers that serve HTTP connections themselves) to compare with worker processes, for the only Op
+    of a service; 1: no comparison. Without the key `shards`, shards are compared only if hooks are called.
+    Raises ConfigError if no engine here can run a model.
     """
     sections, choices = dict(config.op), dict[str, Choice]()
     needs_hooks = "shards" not in config.model_fields_set
@@ -110,9 +111,9 @@ def resolved(
 
 
 def _find_open_keys(section: OpConfig, config: ServiceConfig) -> tuple[str, ...]:
-    """Return the keys of an Op's section that a measurement decides: `batch_size`, `placement`, or none.
+    """Return the keys of an Op's section that a measurement decides: `batch_size`, `placement`, both or none.
 
-    The keys of its model (`local_service_conf`) are not among them.
+    Keys of its model (`local_service_conf`) are left out.
     """
     keys: tuple[str, ...] = ("batch_size",) if section.batch_size == AUTO_NUMBER else ()
     several = section.concurrency * (config.worker_num if config.build_dag_each_worker else 1) > 1
@@ -124,7 +125,7 @@ def _find_open_keys(section: OpConfig, config: ServiceConfig) -> tuple[str, ...]
 def require_engine(model: ServingModel, engine: str | None) -> None:
     """Raise ConfigError, with the pip command, if the library of the model's engine is not installed.
 
-    engine: value of config.yml; for `auto` the library of any engine that runs the model is enough.
+    engine: value in config.yml. For `auto`, any installed engine that runs the model is enough.
     """
     if engine != AUTO:
         require_library(model)
@@ -169,9 +170,9 @@ class Fitted(NamedTuple):
 def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
     """Adapt the measured engine and precision of an Op to another version of its model, in this folder.
 
-    Nothing is timed, because the service is running. A choice that is stored for that version counts. Without
-    it the engine stays if it runs that version, else the engine of the files is used. A lower precision
-    becomes fp32, because it was proven for the other version only.
+    Nothing is timed, because the service is running. If a choice is stored for the new version, that choice
+    is used. Otherwise the engine is kept if it can run the new version, else the default engine for its files
+    is used. A lower precision becomes fp32, because it was proven for the old version only.
     """
     conf = section.local_model
     assert conf is not None
@@ -226,7 +227,7 @@ class _Subject(NamedTuple):
 def _subject(directory: Path, conf: LocalServiceConf, settings: _ServiceSettings) -> _Subject:
     """Load the model of a folder, and compute the key of its stored choice.
 
-    Raises ConfigError without a model.
+    Raises ConfigError if the folder has no model.
     """
     model = load_for_engine(directory, None if conf.engine == AUTO else conf.engine)
     conf = merge_model_settings(model, conf)
@@ -254,9 +255,9 @@ def _choice(
     settings: _ServiceSettings,
     service: HookedService | None,
 ) -> Choice | None:
-    """Return the stored choice of settings for an Op, or measure and store one.
+    """Return the stored choice of settings for an Op, or measure and store a choice.
 
-    None without a local model, on a GPU, and for a model that rejects generated inputs. name: of the Op.
+    None without a local model, on a GPU, and for a model that rejects generated inputs. name: the Op's name.
     open_keys: see `_find_open_keys`. service: see `resolved`.
     """
     conf = section.local_model
@@ -297,7 +298,7 @@ def _build_race(
     """Return the input of `run_race`, which loads the fastest candidates with concurrent requests.
 
     measured: the candidates with the times of their runs. open_keys: keys of the Op's section that the
-    measurement decides. spent_s: seconds that these runs took.
+    measurement decides. spent_s: seconds spent on these runs.
     """
     values = section.model_dump(mode="json", by_alias=True, exclude_unset=True)
     values["batch_size"] = BATCH if section.batch_size == AUTO_NUMBER else section.batch_size
@@ -345,7 +346,7 @@ def _build_race(
 def _read_bodies(name: str, directory: Path) -> list[str]:
     """Return the request bodies of `BODIES_FILE` in a model's folder; empty without usable bodies.
 
-    name: of the Op, for the log.
+    name: the Op's name, for the log.
     """
     path = directory / BODIES_FILE
     if not path.is_file():
@@ -381,10 +382,11 @@ def _get_max_seconds() -> float:
 
 
 def _raced(name: str, order: TrialOrder, *, shards_need_hooks: bool) -> tuple[list[Served], bool]:
-    """Measure candidates under concurrent requests. Return the results, the best first, and if hooks ran.
+    """Measure candidates under concurrent requests. Return the results, best first, and whether hooks ran.
 
-    No results if there is nothing to compare, or if the measurement fails. If the hooks refuse the sample of
-    bodies, they are left out. name: of the Op. shards_need_hooks: shards are left out with the hooks.
+    The results are empty if there is nothing to compare, or if the measurement fails. If every candidate
+    fails with the hooks, which may refuse the sample bodies, the measurement is repeated without hooks. name:
+    the Op's name. shards_need_hooks: without hooks, shards are not measured.
     """
     compared = len(order.candidates) + len(order.alternatives) + len(order.limits) + len(order.sharded)
     if not order.budget_s or compared <= 2:
@@ -413,7 +415,8 @@ def _raced(name: str, order: TrialOrder, *, shards_need_hooks: bool) -> tuple[li
 def _timed(name: str, subject: _Subject) -> list[tuple[Order, Timed]]:
     """Time the model alone with each engine and precision. Return each order with its result.
 
-    If no engine here has the precision of config.yml, time fp32, with the warning that a named engine gives.
+    If no engine here supports the precision in config.yml, time fp32 instead, with the same warning as for an
+    engine that config.yml names.
     """
     results = [(order, timed(order)) for order in _with_progress(name, _orders(subject))]
     conf = subject.conf
@@ -427,7 +430,7 @@ def _timed(name: str, subject: _Subject) -> list[tuple[Order, Timed]]:
 
 
 def _bind_to_subject(choice: Choice, subject: _Subject, op_keys: tuple[str, ...]) -> Choice:
-    """Return a stored choice with the key of this model, and the settings that config.yml leaves open."""
+    """Return a stored choice with this model's key, and with the settings that config.yml leaves open."""
     requested = {"engine": subject.conf.engine, "precision": subject.conf.precision}
     left_open = tuple(key for key, value in requested.items() if value == AUTO)
     if _leaves_onednn_open(subject.conf):
@@ -443,7 +446,7 @@ def _bind_to_subject(choice: Choice, subject: _Subject, op_keys: tuple[str, ...]
 
 
 def _describe_conf(conf: LocalServiceConf) -> str:
-    """Return the configured settings on which a choice depends, as text for its key."""
+    """Return the configured settings on which a choice depends, as a part of the key of stored choices."""
     fixed = f"{conf.thread_num} threads, ir_optim {conf.ir_optim}, oneDNN {conf.use_mkldnn}"
     return f"engine {conf.engine}, precision {conf.precision}, {fixed}"
 
@@ -451,7 +454,7 @@ def _describe_conf(conf: LocalServiceConf) -> str:
 def _orders(subject: _Subject, *, strict: bool = True) -> list[Order]:
     """Return the measurements to make: one for each engine and precision that may run the model.
 
-    strict: an engine that would run fp32 in place of a lower precision is no candidate.
+    strict: leave out engines that would run fp32 in place of a lower precision.
     """
     directory, model, conf = subject.directory, subject.model, subject.conf
     options = ways_to_run(directory, None if conf.engine == AUTO else [model.engine])
@@ -484,21 +487,21 @@ def _orders(subject: _Subject, *, strict: bool = True) -> list[Order]:
 
 
 def _leaves_onednn_open(conf: LocalServiceConf) -> bool:
-    """Return whether the measurement decides on oneDNN, because config.yml leaves engine and oneDNN open."""
+    """Return whether the measurement decides on oneDNN: config.yml sets neither the engine nor oneDNN."""
     return conf.engine == AUTO and conf.use_mkldnn is None
 
 
 def _tries_onednn(engine: str, model: ServingModel, conf: LocalServiceConf) -> bool:
     """Return whether oneDNN (a library of CPU kernels) shall be measured for this engine.
 
-    Its results are checked on real rows, so it is not measured without them.
+    oneDNN's results are checked on real rows, so oneDNN is not measured without real rows.
     """
     is_open = engine == _ONEDNN_ENGINE and _leaves_onednn_open(conf)
     return is_open and (model.directory / SAMPLE_FILE).is_file()
 
 
 def _not_run(subject: _Subject) -> Iterator[Timed]:
-    """Yield the ways to run the model that are not measured, each with the reason, such as a damaged file."""
+    """Yield the engines and precisions that are not measured, with the reason, such as a damaged file."""
     is_open = _leaves_onednn_open(subject.conf) and subject.conf.precision in (AUTO, FP32)
     for name, model, refusal in ways_to_run(subject.directory, [_ONEDNN_ENGINE] if is_open else ()):
         if model is not None and not refusal and not _tries_onednn(name, model, subject.conf):
@@ -533,9 +536,10 @@ def _describe_order(order: Order) -> str:
 
 @contextlib.contextmanager
 def _shown_race(title: str) -> Iterator[Callable[[str, float], None]]:
-    """Context manager: print a title, and yield a function to report progress: step, and share from 0 to 1.
+    """Context manager: print a title, and yield a function that reports progress.
 
-    The function draws a progress bar on a terminal, and does nothing elsewhere.
+    The function gets a step and a fraction from 0 to 1. It draws a progress bar on a terminal, and does
+    nothing elsewhere.
     """
     if not _has_terminal():
         _write_title(title)

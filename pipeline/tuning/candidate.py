@@ -83,7 +83,7 @@ class Script:
 
     @contextlib.contextmanager
     def started(self, settings: Settings | None, until: float) -> Iterator[Candidate]:
-        """Context manager: run the service with these settings, and stop it at the end.
+        """Context manager: run the service with these settings, and stop the service at the end.
 
         settings: None for config.yml as it is. Raises NotStarted if the service is not ready at `until` (an
         instant of `time.monotonic`).
@@ -107,9 +107,9 @@ class Script:
                 end_process(process)
 
     def _command(self, *options: str) -> list[str]:
-        """Return the module and arguments that start the service.
+        """Return the command that starts the service: a Python module and its arguments.
 
-        The CLI is a layer above, so the module is a name.
+        The module is given by name, because the CLI is a layer above this package.
         """
         return ["pipeline", "run", "--config", str(self._candidate_config), *options, str(self._script)]
 
@@ -135,8 +135,8 @@ class Script:
 def opened(script: Path, config: Path, op: str) -> Iterator[Script]:
     """Context manager: yield a `Script` with two reserved ports and a temporary config.yml for candidates.
 
-    The file is beside config.yml, so that relative paths mean the same. Raises ConfigError if the folder
-    can't be written.
+    The file is beside config.yml, so that relative paths stay valid. Raises ConfigError if the folder can't
+    be written.
     """
     with contextlib.ExitStack() as stack:
         ports = stack.enter_context(reserved_ports(2))
@@ -155,7 +155,7 @@ def opened(script: Path, config: Path, op: str) -> Iterator[Script]:
 
 @contextlib.contextmanager
 def reserved_ports(count: int) -> Iterator[list[int]]:
-    """Context manager: yield free ports on which a service that this process starts may listen."""
+    """Context manager: reserve and yield free ports for services that this process starts."""
     with contextlib.ExitStack() as stack:
         holders = [stack.enter_context(socket.socket()) for _ in range(count)]
         for holder in holders:
@@ -183,12 +183,12 @@ def end_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def path_of_descriptor(descriptor: int) -> Path:
-    """Return a /proc path by which other processes of this user can open a file without a name."""
+    """Return a /proc path by which this user's other processes can open an unnamed file of this process."""
     return Path(f"/proc/{os.getpid()}/fd/{descriptor}")
 
 
 class Candidate:
-    """A running service with candidate settings, and functions to send requests to it and load it."""
+    """A running service with candidate settings. Its methods send requests and load tests to the service."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
         self._process = process
@@ -223,7 +223,7 @@ class Candidate:
             return answer.status, answer.read()
 
     def refusal(self, request: SampleRequest) -> str:
-        """Send a request, and return the error with which the service rejects it; empty if it answers."""
+        """Send a request, and return the error with which the service rejects it; empty on success."""
         try:
             status, body = self.get(request.path, request.body)
             answer = json.loads(body)
@@ -244,7 +244,8 @@ class Candidate:
     ) -> Round:
         """Send requests for `seconds` over some connections in a closed loop, and return the measurement.
 
-        warm_s: seconds of load before, which are not counted. Raises NotStarted if no request was answered.
+        warm_s: seconds of load before the measurement, which are not counted. Raises NotStarted if no request
+        was answered.
         """
         sent = tuple(build_http_request(request.path, request.body) for request in requests)
         load = Load(self._port, sent, connections, seconds, warm_s, _ASK_S)
@@ -259,11 +260,11 @@ class Candidate:
         return Round(connections, seconds, tuple(result.latencies_ms), cpu_s, result.failed, result.error)
 
     def memory_bytes(self) -> int:
-        """Return the memory of the front and its workers."""
+        """Return the memory of the service's front process and workers, in bytes."""
         return sum(map(proportional_bytes, self._pids()))
 
     def _cpu_s(self) -> float:
-        """Return the CPU seconds that the front and its workers have used since their start."""
+        """Return the CPU seconds that the service's front process and workers have used since their start."""
         return sum(map(cpu_ticks, self._pids())) / _TICKS
 
     def _pids(self) -> list[int]:
@@ -277,7 +278,7 @@ class Candidate:
 
 
 def _run(load: Load) -> LoadResult:
-    """Run the load generator in a child process, and return its result. Raises NotStarted if it fails."""
+    """Run the load generator in a child process, and return the result. Raises NotStarted if it fails."""
     with tempfile.TemporaryFile() as file:
         answer = path_of_descriptor(file.fileno())
         try:

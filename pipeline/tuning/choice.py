@@ -54,11 +54,11 @@ class Timed(msgspec.Struct, frozen=True):
         return bool(self.refused) or (timed and any(rows == 1 for rows, _, _ in self.points))
 
     def alone_s(self) -> float:
-        """Return the seconds of a run with a single row: the latency of a lone caller."""
+        """Return the seconds of a run with a single row: the latency without concurrent requests."""
         return _mean([min(s for _, s in self._timings_at(length, 1)) for length in self._compared()])
 
     def row_s(self) -> float:
-        """Return the seconds per row in the best batch: the cost under load."""
+        """Return the seconds per row at the best batch size: the cost under load."""
         return _mean([min(s / rows for rows, s in self._timings_at(length)) for length in self._compared()])
 
     def mean_s(self) -> float:
@@ -66,7 +66,7 @@ class Timed(msgspec.Struct, frozen=True):
         return math.sqrt(self.row_s() * self.alone_s())
 
     def best_rows(self) -> int:
-        """Return the batch size with the least time per row, at the shortest compared length."""
+        """Return the batch size with the least time per row, at the shortest of the compared lengths."""
         return min(self._timings_at(min(self._compared())), key=lambda run: run[1] / run[0])[0]
 
     def _compared(self) -> Sequence[int]:
@@ -162,13 +162,16 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     def placement(self) -> str:
         """Chosen placement of the instances, `process` or `thread`; `auto` if it was not measured.
 
-        It is the best without shards: fewer than chosen may start.
+        This is the best placement without shards, because fewer shards than chosen may start.
         """
         return next((served.placement for served in self.served if served.shards == 1), "auto")
 
     @property
     def shards(self) -> int:
-        """Chosen number of shards; 1 if they were not measured, or not faster by enough."""
+        """Chosen number of shards; 1 if shards were not measured, or were not fast enough.
+
+        A shard is a worker that serves HTTP connections itself.
+        """
         return self.served[0].shards if self.served else 1
 
     @property
@@ -188,14 +191,14 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the stored choice is valid. A choice that was read from a damaged file is not."""
+        """Whether the stored choice is valid. A choice read from a damaged file is invalid."""
         chosen = self.among[:1]
         if not chosen or chosen[0].refused:
             return False
         return all(timed.is_whole for timed in self.among) and all(served.is_whole for served in self.served)
 
     def costs(self) -> Mapping[tuple[int, int], float]:
-        """Return the measured seconds of a model run by (rows, length), from which workers plan batches."""
+        """Return the measured seconds of a model run by (rows, length), by which workers plan batches."""
         return {(rows, length): seconds for rows, length, seconds in self.among[0].points}
 
     def line(self) -> str:
@@ -221,7 +224,8 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 def choose_served(choice: Choice, served: Sequence[Served], *, provisional: bool) -> Choice:
     """Return the choice updated with throughputs under concurrent callers: the fastest settings win.
 
-    Without any usable result the choice stays. served: the best first. provisional: no real rows were used.
+    Without a usable result, the choice is unchanged. served: measured throughputs, best first. provisional:
+    no real rows were used.
     """
     if not any(result.rates and not result.refused for result in served):
         return msgspec.structs.replace(choice, provisional=provisional)
@@ -238,10 +242,9 @@ def choose_served(choice: Choice, served: Sequence[Served], *, provisional: bool
 def choose(candidates: Sequence[Timed]) -> Choice:
     """Choose the engine and precision with the fastest runs.
 
-    Raises ConfigError, with all reasons, if none works.
-
-    The score is the geometric mean of the time per row under load and alone. A candidate that is a little
-    faster in large batches must not make a lone caller wait twice as long.
+    Raises ConfigError, with all reasons, if no engine works. The score is the geometric mean of the time per
+    row under load and alone. A candidate that is a little faster in large batches must not make a lone caller
+    wait twice as long.
     """
     able = [candidate for candidate in candidates if not candidate.refused and candidate.points]
     if not able:
@@ -255,7 +258,7 @@ def choose(candidates: Sequence[Timed]) -> Choice:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Return the geometric mean, in which short and long lengths have the same weight."""
+    """Return the geometric mean of times, so that short and long lengths have the same weight."""
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
@@ -274,9 +277,9 @@ class ChoiceFile(msgspec.Struct):
 
 
 def get_choice_key(model: ServingModel, besides: Sequence[str]) -> tuple[str, str]:
-    """Return the key under which a choice is stored, and the facts of which the key is a digest, as text.
+    """Return the key under which a choice is stored, and the text of facts from which the key is hashed.
 
-    besides: facts besides the model's files and the machine.
+    besides: further facts besides the model's files and the machine.
     """
     files = [model.program, *([model.params] if model.params else [])]
     facts = "; ".join(
@@ -313,7 +316,7 @@ def list_engine_versions() -> list[str]:
 
 
 def read_choice(model: ServingModel, key: str) -> Choice | None:
-    """Return the choice stored under this key in the model's or the cache folder; None without one."""
+    """Return the choice stored under this key, in the model's folder or the cache folder; None if absent."""
     for path in _places(model, key):
         try:
             choice = _load(path).choices.get(key)
@@ -350,7 +353,7 @@ def write_choice(model: ServingModel, key: str, facts: str, choice: Choice) -> C
 
 
 def _is_written(path: Path, stored: ChoiceFile) -> bool:
-    """Replace a file of choices atomically. Return false if the folder can't be written."""
+    """Replace a file of choices atomically. Return whether the folder could be written."""
     # Not by the number of the process: in containers that share the folder all have the same.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:

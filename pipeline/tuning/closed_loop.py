@@ -98,7 +98,7 @@ class _Connection(asyncio.Protocol):
         return True
 
     def _answered(self) -> None:
-        """Record a complete response, and send the next request."""
+        """Record the latency of a complete response, and send the next request."""
         now = time.perf_counter()
         body = self._received[self._end_of_head :]
         self._result.answered += 1
@@ -122,7 +122,7 @@ class _Connection(asyncio.Protocol):
         self._next += 1
 
     def _fail(self, error: str) -> None:
-        """Count a failed request, and keep the error of the first."""
+        """Count a failed request, and store the error of the first failed request."""
         self._result.failed += 1
         self._result.error = self._result.error or error
 
@@ -139,9 +139,9 @@ def build_http_request(path: str, body: bytes, json_bytes: int = 0) -> bytes:
 
 
 async def send_load(load: Load) -> LoadResult:
-    """Send requests to 127.0.0.1 as `load` says, and return the latencies.
+    """Send requests to 127.0.0.1 as described by `load`, and return the latencies.
 
-    Raises OSError without a connection.
+    Raises OSError if no connection can be opened.
     """
     result = LoadResult(load.seconds)
     messages = load.messages
@@ -169,9 +169,9 @@ _HEADER_BYTES = 8  # of a message to or from the process of a `LoadGenerator`: t
 
 
 class LoadGenerator:
-    """A child process that sends one load after the other, and returns the result of each.
+    """A child process that runs load tests one after the other, and returns the result of each test.
 
-    Create it before the event loop and before other threads: the child is forked.
+    Create the generator before the event loop and before other threads, because the child process is forked.
     """
 
     def __init__(self) -> None:
@@ -187,9 +187,9 @@ class LoadGenerator:
         self._socket.setblocking(False)
 
     async def send_load(self, load: Load) -> LoadResult:
-        """Send requests as `load` says, and return the latencies.
+        """Send requests as described by `load`, and return the latencies.
 
-        Raises EOFError if the process has ended.
+        Raises EOFError if the child process has ended.
         """
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(self._socket, _pack(load))
@@ -209,7 +209,7 @@ class LoadGenerator:
 
 
 async def _answer_loads(connection: socket.socket) -> None:
-    """Run each load that arrives on a socket, and reply with its result, until the other side closes it."""
+    """Run each load test that arrives on a socket, and reply with the result, until the socket is closed."""
     reader, writer = await asyncio.open_connection(sock=connection)
     while True:
         try:

@@ -14,9 +14,9 @@ _BUSY = (0, 1, 2, 5, 6, 7)  # columns of /proc/stat: user, nice, system, irq, so
 
 
 class CpuUse(NamedTuple):
-    """CPU use of a period: seconds of the measured processes, and cores that other work kept busy.
+    """CPU use of a period: CPU seconds of the measured processes, and cores that other processes kept busy.
 
-    /proc/stat counts in ticks of 10 ms, so the other cores of a short period may be negative.
+    /proc/stat counts in ticks of 10 ms, so the other cores in a short period may be negative.
     """
 
     own_s: float
@@ -27,7 +27,10 @@ class CpuMeter:
     """Measures the CPU time of some processes from now on, and how many cores other work uses meanwhile."""
 
     def __init__(self, pids: Sequence[int], generator: Sequence[int] = ()) -> None:
-        """pids: the measured processes. generator: processes that send the load, and are no other work."""
+        """pids: the measured processes.
+
+        generator: the load generator's processes, which do not count as other work.
+        """
         self._pids = pids
         self._generator = generator
         self._began = time.monotonic()
@@ -57,7 +60,7 @@ def _read_process_s(pid: int) -> float:
 
 
 def _read_busy_s() -> float:
-    """Return the seconds for which the usable cores were busy since the boot; 0 where /proc hides it."""
+    """Return the seconds for which this process's cores were busy since boot; 0 if /proc does not tell."""
     usable = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     ticks = 0
     with contextlib.suppress(OSError, ValueError, IndexError):

@@ -12,7 +12,7 @@ _MAX_MISSES = 2  # pairs of `MAX_PAIRS` that do not favour a clear winner
 
 
 class Load(NamedTuple):
-    """Measured load of a candidate: requests per second, CPU seconds of a request, and other work."""
+    """Measured load of a candidate: requests per second, CPU seconds per request, and other CPU use."""
 
     per_s: float
     cpu_s: float  # of the instances and of the front
@@ -20,16 +20,16 @@ class Load(NamedTuple):
 
 
 class Duel:
-    """Compares a challenger with an incumbent by pairs of loops under the same number of callers.
+    """Compares a challenger with an incumbent by pairs of load tests under the same number of callers.
 
-    The loops of a pair run one directly after the other: slow drifts of the machine's speed cancel out in
-    their ratio. The median ignores pairs with a burst of other work in one loop.
+    The load tests of a pair directly follow each other, so slow drifts of the machine's speed cancel out in
+    their ratio. The median ignores pairs with a burst of other work in one test.
     """
 
     def __init__(self, *, has_default: bool, min_ratio: float = 1.0) -> None:
         """has_default: the incumbent is the documented default, and only a clear difference replaces it.
 
-        min_ratio: of the challenger's speed to a default's, without which the default stays.
+        min_ratio: minimum ratio of the challenger's speed to the default's to replace the default.
         """
         self._has_default = has_default
         self._min_ratio = min_ratio
@@ -39,7 +39,7 @@ class Duel:
         return len(self._pairs)
 
     def add(self, incumbent: Load, challenger: Load) -> None:
-        """Add the measured loads of a pair of loops."""
+        """Add the measured loads of a pair of load tests."""
         self._pairs.append((incumbent, challenger))
 
     def ratio(self, *, by_cpu: bool) -> float:
@@ -58,7 +58,7 @@ class Duel:
         return is_hopeless or _is_clear(ratios) or _is_clear(losing) or len(ratios) >= MAX_PAIRS
 
     def is_promising(self, *, by_cpu: bool) -> bool:
-        """Return whether an undecided challenger would win with more pairs like the measured ones."""
+        """Return whether an undecided challenger would win if further pairs had the same results."""
         return self.ratio(by_cpu=by_cpu) >= max(NOISE, self._min_ratio)
 
     def is_won(self, *, by_cpu: bool) -> bool:

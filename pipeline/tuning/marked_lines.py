@@ -29,13 +29,13 @@ _NOTED = re.compile(r"^ *# tuned: begin, by paddlewheel tune on (.*?)(?:;|$)", r
 
 
 class NotByLines(ConfigError):
-    """Raised if no lines can be inserted into config.yml: its sections are in braces, or it has anchors."""
+    """Raised if no lines can be inserted into config.yml, because its sections use braces or anchors."""
 
 
 def require_lines(config: Path, text: str, op: str) -> None:
     """Raise ConfigError if settings can't be inserted into this Op's section, before the long search begins.
 
-    config: path of config.yml, for the error. text: its content.
+    config: path of config.yml, for the error. text: the content of config.yml.
     """
     try:
         with_settings(text, op, Settings("paddle", "fp32", 1, 1, 1))
@@ -75,9 +75,9 @@ def with_settings(text: str, op: str, settings: Settings) -> str:
 
 
 def without_settings(text: str, source: str = "config.yml") -> str:
-    """Return the text of a configuration without tuned settings, as it was before.
+    """Return the original text of a configuration: tuned settings are removed. source: name of the file.
 
-    source: name of the file. Raises ConfigError for broken marks.
+    Raises ConfigError if the comments that mark the settings are broken.
     """
     plain, inside = [], False
     for line in text.splitlines(keepends=True):
@@ -96,7 +96,7 @@ def without_settings(text: str, source: str = "config.yml") -> str:
 
 
 def other_machine(config: Path) -> str:
-    """Return the machine for which config.yml was tuned, if it is not this machine; else an empty text."""
+    """Return the machine for which config.yml was tuned if it is not this machine; else an empty text."""
     try:
         with config.open(encoding="utf-8", errors="replace") as file:
             text = file.read(MAX_FILE_BYTES)
@@ -107,12 +107,12 @@ def other_machine(config: Path) -> str:
 
 
 def _machine() -> str:
-    """Return the description of this machine, as the marks in config.yml have it."""
+    """Return the description of this machine, as written in the comments that mark tuned settings."""
     return describe_machine().replace(";", ",")  # which ends it in the line
 
 
 def _block(column: int, values: Mapping[str, Any], line_end: str) -> list[str]:
-    """Return the marked lines with the settings, indented to a column."""
+    """Return the lines with the tuned settings between their marking comments, indented to a column."""
     begin, end = describe_marks()
     lines = [begin]
     lines += [
@@ -123,7 +123,10 @@ def _block(column: int, values: Mapping[str, Any], line_end: str) -> list[str]:
 
 
 def describe_marks() -> tuple[str, str]:
-    """Return the lines before and after tuned settings: the first names the machine and the engines."""
+    """Return the comment lines before and after tuned settings.
+
+    The first comment names the machine and the engines.
+    """
     facts = "; ".join([_machine(), *list_engine_versions()])
     return f"{_BEGIN}, by paddlewheel tune on {facts}", _END
 
@@ -137,19 +140,22 @@ def _places(node: yaml.MappingNode, keys: Mapping[str, Any]) -> Iterator[tuple[i
 
 
 def _first(node: yaml.MappingNode) -> yaml.Mark:
-    """Return the position of a section's first key. The section's own mark may be at an anchor before it."""
+    """Return the position of a section's first key.
+
+    The YAML node's own start may be at an anchor before the key.
+    """
     first: yaml.Mark = node.value[0][0].start_mark
     return first
 
 
 def comment_out(line: str) -> str:
-    """Return a line as a comment that `without_settings` restores."""
+    """Return a config.yml line as a comment that `without_settings` turns back into the line."""
     content = line.lstrip(" ")
     return line[: len(line) - len(content)] + _BEFORE + content
 
 
 def _below(node: Any, name: str) -> yaml.MappingNode:
-    """Return the YAML mapping under a key. Raises KeyError if there is none, or if it is in braces."""
+    """Return the YAML mapping under a key. Raises KeyError if it does not exist or is in braces."""
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         if str(key.value) == name and isinstance(value, yaml.MappingNode) and not value.flow_style:
             return value

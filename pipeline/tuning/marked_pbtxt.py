@@ -32,9 +32,9 @@ _US_PER_MS = 1000
 
 
 class ModelSettings(Settings, frozen=True):
-    """Settings of a model in a repository: instances, and the delay of its dynamic batches.
+    """Settings of a model in a model repository: instances, and the delay of dynamic batches.
 
-    A batch of 1 is a model without dynamic batching.
+    A batch size of 1 means no dynamic batching.
     """
 
     @property
@@ -52,11 +52,11 @@ class ModelGoal(Goal, frozen=True):
     batches: tuple[int, ...] = (1,)  # 1: without dynamic batching
 
     def first(self) -> list[Settings]:
-        """Return no candidates besides the settings of config.pbtxt: the model has one engine."""
+        """Return no candidates besides the settings of config.pbtxt: a model has only one engine."""
         return []
 
     def steps(self) -> tuple[Step, ...]:
-        """Return the steps of the search: instances, dynamic batching, and its delay."""
+        """Return the steps of the search: first instances, then dynamic batching, then the queue delay."""
 
         def vary(key: str, values: tuple[Any, ...], best: Settings) -> list[Settings]:
             return [msgspec.structs.replace(best, **{key: value}) for value in values]
@@ -99,7 +99,10 @@ def parse_model_settings(config: ModelConfig) -> ModelSettings:
 
 
 def build_fields(config: ModelConfig, settings: Settings) -> ModelConfig:
-    """Return the two fields of config.pbtxt with these settings. Other settings in the fields stay."""
+    """Return the fields instance_group and dynamic_batching of config.pbtxt, changed to these settings.
+
+    Other settings in the two fields are kept.
+    """
     fields = ModelConfig(instance_group=config.instance_group or [ModelInstanceGroup()])
     fields.instance_group[0].count = settings.instances
     if settings.batch != 1:
@@ -109,14 +112,15 @@ def build_fields(config: ModelConfig, settings: Settings) -> ModelConfig:
 
 
 def parse_untuned(text: str, source: str) -> ModelConfig:
-    """Parse config.pbtxt as it was before the last tuning. source: its path, for errors."""
+    """Parse config.pbtxt as it was before the last tuning. source: path of the file, for errors."""
     return parse_message(without_settings(text, source), ModelConfig, source)
 
 
 def with_model_settings(text: str, settings: Settings, source: str) -> str:
     """Return the text of config.pbtxt with the tuned settings.
 
-    source: path of the file, for errors. Raises ConfigError for a field that shares a line with another.
+    source: path of the file, for errors. Raises ConfigError for a field that shares a line with another
+    field.
     """
     plain = without_settings(text, source)
     config = parse_message(plain, ModelConfig, source)
@@ -137,7 +141,7 @@ def with_model_settings(text: str, settings: Settings, source: str) -> str:
 def _find_lines(text: str, source: str) -> Iterator[tuple[int, int]]:
     """Yield the line ranges of the tuned config.pbtxt fields (`FIELDS`).
 
-    Raises ConfigError if one of these lines holds another field, too.
+    Raises ConfigError if a line also has another field.
     """
     fields_by_line: dict[int, set[str]] = {}
     depth, field, line, counted_to = 0, "", 0, 0
@@ -166,5 +170,5 @@ def _find_lines(text: str, source: str) -> Iterator[tuple[int, int]]:
 
 
 def _ends_with_colon(text: str, position: int) -> bool:
-    """Return whether the text before a word makes it a value, as in `runtime: NAME`."""
+    """Return whether the text before a word ends with a colon, as in `runtime: NAME`: NAME is a value."""
     return text[max(0, position - _MAX_SPACE) : position].rstrip().endswith(":")

@@ -48,7 +48,7 @@ def read_rows(sample: Path) -> dict[str, Array]:
 
 
 def count_unpadded(rows: Mapping[str, Array], padding: Padding | None) -> Array:
-    """Return the sequence length of each row without padding: the longest of its inputs.
+    """Return the sequence length of each row without padding: the length of its longest input.
 
     The length is 1 without padded inputs.
 
@@ -62,7 +62,7 @@ def count_unpadded(rows: Mapping[str, Array], padding: Padding | None) -> Array:
 
 
 def _filled(array: Array, rule: FeedPadding) -> Array:
-    """Return the length of each row up to its last value that is no padding. rule: padding of this input."""
+    """Return each row's length without the padding at its end. rule: the padding rule of this input."""
     by_place = np.moveaxis(array != rule.value, rule.axis, -1)
     filled = by_place.reshape(len(array), -1, array.shape[rule.axis]).any(axis=1)
     lengths: Array = (filled * np.arange(1, filled.shape[1] + 1)).max(axis=1)
@@ -74,8 +74,9 @@ def feeds_to_time(
 ) -> Callable[[int, int], dict[str, Array]] | None:
     """Return a function that makes the inputs of a timed run from the real rows in the model's folder.
 
-    The function gets batch size and sequence length. None if the folder has no rows, or if they do not fit
-    the model. For a model without a batch dimension, the function returns its example.
+    The function's arguments are batch size and sequence length. None if the folder has no rows, or if the
+    rows do not fit the model. For a model without a batch dimension, the function returns the example in the
+    folder.
     """
     if not all(feed.has_rows for feed in predictor.feeds) and (directory / EXAMPLE_FILE).is_file():
         example = read_example(directory, {}, predictor.feeds)
@@ -94,7 +95,7 @@ def _of_size(
 ) -> dict[str, Array]:
     """Return model inputs of this batch size and sequence length, made from the real rows.
 
-    Rows are repeated if there are fewer. Padded inputs are cut or repeated to the length.
+    Rows are repeated if there are too few. Padded inputs are cut or repeated to the length.
     """
     indices = np.arange(count) % len(lengths)
     places = np.arange(length) % max(1, lengths[indices].max())
@@ -137,10 +138,10 @@ _ROWS_OF_SIZE = 3
 def require_agreement(
     fp32: Predictor, lower: Predictor, directory: Path, padding: Padding | None = None
 ) -> None:
-    """Raise ConfigError, with the figure, unless a lower precision answers like fp32 on the real rows.
+    """Raise ConfigError, with the figure, unless a lower precision agrees with fp32 on the real rows.
 
-    Outputs with class scores need the same best class, other outputs a high cosine. Too few rows are an
-    error, too. padding: the rules of serving.yml; each batch is padded to its longest row.
+    Outputs with class scores need the same best class, other outputs a high cosine similarity. Too few rows
+    are an error, too. padding: the rules of serving.yml; each batch is padded to its longest row.
     """
     sample = directory / SAMPLE_FILE
     rows = read_rows(sample)
@@ -172,9 +173,10 @@ def require_agreement(
 def require_equal_answers(
     native: Predictor, onednn: Predictor, directory: Path, padding: Padding | None = None
 ) -> None:
-    """Raise ConfigError unless oneDNN and Paddle's own kernels answer alike on real rows of two sizes.
+    """Raise ConfigError unless oneDNN and Paddle's own kernels answer alike on real rows of several sizes.
 
-    An operator may cache the plan of the first run: even sizes go first, then odd sizes, in one session.
+    Rows of one size are an error, too. One session runs even sizes first, then odd sizes, because an operator
+    may wrongly reuse the plan of the first run.
     """
     sample = directory / SAMPLE_FILE
     sizes = set()
@@ -195,7 +197,7 @@ def require_equal_answers(
 def _of_several_sizes(
     rows: dict[str, Array], padding: Padding | None, predictor: Predictor
 ) -> Iterator[dict[str, Array]]:
-    """Yield model inputs of several sequence lengths; of several batch sizes if the length is fixed."""
+    """Yield model inputs of several sequence lengths, or of several batch sizes if lengths are fixed."""
     padded = padding.feeds if padding else {}
     lengths = count_unpadded(rows, padding)
     if not padded:
@@ -215,7 +217,7 @@ def _cut(
 ) -> dict[str, Array]:
     """Return the chosen rows as model inputs, cut to a sequence length. chosen: indices of rows.
 
-    padded: the padding rules by input.
+    padded: the padding rule of each padded input.
     """
     return {
         name: array[chosen].take(range(length), axis=padded[name].axis) if name in padded else array[chosen]
@@ -224,7 +226,7 @@ def _cut(
 
 
 def _spread(lengths: Array) -> list[int]:
-    """Return a few of the lengths, evenly spread, the greatest first."""
+    """Return a few evenly spaced ones of these sorted lengths, the greatest first."""
     places = np.unique(np.linspace(0, len(lengths) - 1, min(len(lengths), _SIZES)).astype(int))
     return [int(length) for length in lengths[places][::-1]]
 
@@ -241,7 +243,7 @@ def _batches(rows: dict[str, Array], padding: Padding | None) -> Iterator[dict[s
 
 
 def _has_classes(array: Array) -> bool:
-    """Return whether an output looks like class scores: one row of floats for each row of the input."""
+    """Return whether an output looks like class scores: for each input row, one row of several floats."""
     return array.ndim == 2 and array.shape[1] > 1 and array.dtype.kind == "f"
 
 

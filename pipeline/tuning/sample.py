@@ -49,9 +49,9 @@ class Example(NamedTuple):
 
 
 def read_sample_lines(path: Path, source: str = "") -> list[tuple[int, str]]:
-    """Return the lines of a sample file with their line numbers, after a check of each line.
+    """Return the lines of a sample file with their line numbers, after checking each line.
 
-    source: name of the file in messages; empty for the file of `--sample`. Raises ConfigError for an
+    source: name of the file in messages; empty for the file that `--sample` names. Raises ConfigError for an
     unreadable file and for empty or malformed lines.
     """
     source = source or f"--sample {path}"
@@ -81,7 +81,7 @@ def read_sample_lines(path: Path, source: str = "") -> list[tuple[int, str]]:
 
 
 def _flaw(suffix: str, line: str) -> str:
-    """Return the error of a sample line, as text after its number; empty for a good line."""
+    """Return the error of a sample line, as text to follow the line number; empty for a valid line."""
     if not line.strip():
         return "is empty"
     if suffix == ".txt":
@@ -98,11 +98,11 @@ def _flaw(suffix: str, line: str) -> str:
 def build_requests(
     lines: Sequence[tuple[int, str]], *, as_texts: bool, example: Example, key: str | None = None
 ) -> list[SampleRequest]:
-    """Return an HTTP request for each line of a sample; without lines, the service's example.
+    """Return an HTTP request for each line of a sample; without lines, the service's example request.
 
-    as_texts: lines are texts, not JSON bodies. key: the key for each text; None: the first key of the
-    example, whose other keys keep their values. Raises ConfigError if the service declares no example but
-    needs one.
+    as_texts: lines are texts, not JSON bodies. key: the JSON key for each text; None stands for the first key
+    of the example. The example's other keys keep their values. Raises ConfigError if the service declares no
+    example but needs one.
     """
     path = _PATHS["key"].format(name=example.name)
     if not lines:
@@ -126,15 +126,15 @@ def build_requests(
 
 
 def find_request_path(body: Any, name: str) -> str:
-    """Return the URL path to which a JSON body belongs, by its protocol; empty for an unknown body.
+    """Return the URL path for a JSON body, by the protocol of its keys; empty for an unknown body.
 
-    name: of the service.
+    name: the service's name.
     """
     kinds = [path for key, path in _PATHS.items() if isinstance(body, dict) and key in body]
     return kinds[0].format(name=name) if kinds else ""
 
 
 def _key_values(values: Mapping[str, str]) -> bytes:
-    """Return the JSON body of a key/value request."""
+    """Return the JSON body of a request in Paddle Serving's key/value protocol."""
     body = {"key": list(values), "value": list(values.values())}
     return json.dumps(body, ensure_ascii=False).encode()

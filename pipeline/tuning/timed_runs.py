@@ -38,12 +38,12 @@ def time_runs(
     clock: Callable[[], float] = time.perf_counter,
     make_feeds: Callable[[int, int], dict[str, Array]] | None = None,
 ) -> tuple[Point, ...]:
-    """Return the seconds of a model run at each batch size and length: (rows, length, seconds).
+    """Time a model at each batch size and length, and return a tuple of (rows, length, seconds).
 
-    Each is the fastest of a few runs. Small sizes go first; sizes beyond the budget are estimated in
+    Each time is the fastest of a few runs. Small sizes go first; sizes beyond the budget are estimated in
     proportion to their elements. Raises ModelFailed or InvalidInput if the smallest size does not run.
-
-    budget_s: seconds of `clock` for all runs. make_feeds: makes the inputs of (rows, length); None: ones.
+    budget_s: seconds of `clock` for all runs. make_feeds: makes the inputs for (rows, length); None: inputs
+    filled with ones.
     """
     make_feeds = make_feeds or partial(input_examples, predictor)
     until = clock() + budget_s

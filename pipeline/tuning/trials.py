@@ -74,7 +74,7 @@ class TrialOrder(msgspec.Struct, frozen=True):
 
 
 class TrialReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Line of output from the process `pipeline.front.trial`: its progress, or at the end its results."""
+    """Line of output from the process `pipeline.front.trial`: its progress, or finally its results."""
 
     step: str
     share: float  # of the budget
@@ -87,8 +87,9 @@ class Trial(Protocol):
     async def measure(self, limit: int, callers: int, seconds: float, *, over_http: bool = False) -> Load:
         """Send requests of concurrent callers for `seconds`, and return the measured load.
 
-        limit: maximum of requests in a batch. callers: each sends its next request after the previous answer.
-        over_http: each caller has a connection; else the requests begin in the scheduler.
+        limit: maximum of requests in a batch. callers: number of callers; each sends its next request after
+        the previous answer. over_http: each caller has an HTTP connection; otherwise requests go directly to
+        the scheduler.
         """
         ...
 
@@ -119,19 +120,19 @@ class _Runner(msgspec.Struct, eq=False):
 
 
 class _Setting(NamedTuple):
-    """A side of a comparison: running instances, and their batch limit."""
+    """One side of a comparison: running instances, and their batch limit."""
 
     runner: _Runner
     limit: int = 0  # 0: the limit of the step
 
 
 class Race:
-    """Comparison of settings under load, by pairs of short loops in a time budget.
+    """Comparison of settings under load, by pairs of short load tests within a time budget.
 
     The fastest candidate so far and the next candidate take turns, A B B A, until the difference is clear
-    (see `Duel`). Then the slower one stops. The batch limits of the last candidate are compared in the same
-    way. While other work keeps more than `MAX_OTHER_CORES` busy, CPU time decides: throughput would depend on
-    that work.
+    (see `Duel`). Then the slower candidate is stopped. The batch limits of the last candidate are compared in
+    the same way. If other programs keep more than `MAX_OTHER_CORES` cores busy, CPU time is compared instead
+    of throughput, which would depend on them.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class Race:
 
     @property
     def by_cpu(self) -> bool:
-        """Whether CPU time decides, because other work keeps cores busy."""
+        """Whether CPU time is compared instead of throughput, because other programs keep cores busy."""
         cores = self._other_cores
         return bool(cores) and math.fsum(cores) / len(cores) > MAX_OTHER_CORES
 
@@ -193,7 +194,8 @@ class Race:
     async def _enter(self, candidate: Candidate, *, against_default: bool = False) -> None:
         """Start workers with a candidate's settings, and compare them with the fastest candidate.
 
-        Without time they do not start. against_default: only a clear difference replaces the fastest.
+        The workers do not start if no time is left. against_default: only a clear difference replaces the
+        fastest candidate.
         """
         runner = await self._start_runner(candidate, self._limits[0])
         if runner is None:
@@ -208,7 +210,7 @@ class Race:
     async def _start_runner(self, candidate: Candidate, limit: int) -> _Runner | None:
         """Start workers with a candidate's settings. limit: maximum of requests in a batch.
 
-        Returns None, and records the reason, if they do not start.
+        If the workers do not start, returns None and records the reason.
         """
         if self._running and self._clock() > self._latest:
             self.results.append(_describe(candidate, refused="no time was left to measure it"))
@@ -226,9 +228,9 @@ class Race:
         return runner
 
     async def _try_shards(self, candidate: Candidate) -> None:
-        """Compare shards with the fastest candidate, both over connections of HTTP clients.
+        """Compare shards (workers that serve HTTP connections) with the fastest candidate, both over HTTP.
 
-        Only a gain of `MIN_SHARDS_RATIO` under few and many callers replaces worker processes.
+        Only a gain of `MIN_SHARDS_RATIO` with few and with many callers replaces worker processes.
         """
         (fastest,) = self._running
         limit = fastest.batch_limit
@@ -259,7 +261,7 @@ class Race:
     ) -> None:
         """Compare the two running candidates under several loads, and stop the workers of the slower one.
 
-        steps: the loads; without steps, those of all batch limits. has_default, min_ratio: see `Duel`.
+        steps: the load tests; by default those of all batch limits. has_default, min_ratio: see `Duel`.
         """
         fastest, challenger = self._running
         few, many = CALLERS
@@ -278,7 +280,7 @@ class Race:
         await self._leave(loser)
 
     async def _choose_limit(self, runner: _Runner) -> None:
-        """Compare the batch limits under many callers. A clear difference replaces the first limit."""
+        """Compare the batch limits with many callers. Only a clear difference replaces the first limit."""
         for limit in self._limits[1:]:
             sides = _Setting(runner, runner.batch_limit), _Setting(runner, limit)
             duel = Duel(has_default=True)
@@ -298,8 +300,8 @@ class Race:
     ) -> bool:
         """Measure two settings in turns, A B B A, until the winner is certain or the time is used.
 
-        A promising challenger gets all pairs, up to the latest end of the race.
-        Return False if one of them has failed. steps: each is used for four loops. duel: gets the loads.
+        A promising challenger gets all pairs of load tests, up to the latest end of the race. Returns False
+        if a candidate has failed. steps: each is used for four load tests. duel: collects the measured loads.
         """
         until = self._end_of_duel()
         loop_s = HTTP_LOOP_S if over_http else LOOP_S
@@ -334,7 +336,10 @@ class Race:
     async def _measure(
         self, runner: _Runner, limit: int, callers: int, seconds: float, *, over_http: bool = False
     ) -> Load | None:
-        """Return the load of a candidate in one loop. None, and a candidate is refused, if the loop fails."""
+        """Return the measured load of a candidate in one load test.
+
+        If the test fails, a candidate is withdrawn, and None is returned.
+        """
         self._show_progress(runner.candidate)
         try:
             load = await runner.trial.measure(limit, callers, seconds, over_http=over_http)
@@ -347,7 +352,10 @@ class Race:
         return load
 
     async def _leave(self, runner: _Runner, refused: str = "") -> None:
-        """Stop the workers of a candidate, and record its result. refused: the error; empty without one."""
+        """Stop the workers of a candidate, and record its result.
+
+        refused: the error; empty if there is none.
+        """
         self._running.remove(runner)
         self.results.append(_describe(runner.candidate, runner, refused))
         await runner.trial.close()
@@ -359,7 +367,7 @@ class Race:
 
 
 def _describe(candidate: Candidate, runner: _Runner | None = None, refused: str = "") -> Served:
-    """Return the measured result of a candidate: its batch limit, and the medians of its loops."""
+    """Return the measured result of a candidate: its batch limit, and the medians over its load tests."""
     loads = runner.loads if runner else {}
     return Served(
         candidate.engine,
@@ -377,7 +385,7 @@ def _describe(candidate: Candidate, runner: _Runner | None = None, refused: str 
 
 
 def _is_alike(candidate: Candidate, other: Candidate) -> bool:
-    """Return whether two candidates differ only in their placement."""
+    """Return whether two candidates have the same engine, precision and oneDNN setting."""
     return (candidate.engine, candidate.precision, candidate.onednn) == (
         other.engine,
         other.precision,
@@ -393,7 +401,8 @@ _ERROR_LINES = 3
 def run_race(order: TrialOrder, report: Callable[[str, float], None]) -> list[Served]:
     """Measure candidate settings under load in a child process. Return the results, the best first.
 
-    report: gets step and share from 0 to 1. Raises TrialFailed if the process ends without results.
+    report: called with the step's name and the progress from 0 to 1. Raises TrialFailed if the process ends
+    without results.
     """
     errors, lines = bytearray(), bytearray()
     results: list[list[Served]] = []

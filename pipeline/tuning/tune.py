@@ -49,12 +49,15 @@ class Settings(msgspec.Struct, frozen=True):
         return dict(zip(MODEL_KEYS, (self.engine, self.precision, self.threads), strict=True))
 
     def laid_over(self, section: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy of an Op's section of config.yml with these settings."""
+        """Return a copy of an Op's section of config.yml with these settings in place of its own."""
         return {**section, **self.of_op(), MODEL_SECTION: {**section[MODEL_SECTION], **self.of_model()}}
 
 
 def parse_settings(section: dict[str, Any], engine: str) -> Settings:
-    """Return the settings in an Op's section of the resolved config.yml. engine: default if it names none."""
+    """Return the settings in an Op's section of the resolved config.yml.
+
+    engine: default for a section that names no engine.
+    """
     conf = section[MODEL_SECTION]
     named = conf.get("engine") or engine
     op = [section[key] for key in OP_KEYS]
@@ -64,7 +67,8 @@ def parse_settings(section: dict[str, Any], engine: str) -> Settings:
 def shapes(cores: int) -> list[tuple[int, int]]:
     """Return the pairs (instances, threads per instance) to try on a machine with this number of cores.
 
-    Their product uses over half of the cores. A single thread and one instance more than cores are added.
+    Their product is over half of the cores. Added are a single thread, and one instance more than there are
+    cores.
     """
     sizes = sorted({cores, *(2**power for power in range(cores.bit_length()))})
     full = [(i, t) for i, t in itertools.product(sizes, sizes) if cores / 2 < i * t <= cores]
@@ -93,7 +97,10 @@ def of_delays(best: Settings) -> list[Settings]:
 
 
 def max_candidates(engines: int, precisions: int, cores: int, beam_width: int) -> int:
-    """Return the maximum number of candidates of a search. beam_width: candidates that survive each step."""
+    """Return the maximum number of candidates of a search.
+
+    beam_width: number of candidates kept after each step.
+    """
     later = len(shapes(cores)) + len(BATCHES) + len(DELAYS_MS)
     return 1 + engines * precisions + beam_width * later
 
@@ -102,7 +109,7 @@ TOLERANCE = 0.05  # difference of throughput and p99 between two measurements of
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One load test of a service: latencies of its requests at a number of connections in a closed loop."""
+    """One load test of a service: latencies of its requests with a number of connections in a closed loop."""
 
     connections: int
     seconds: float
@@ -113,7 +120,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """Throughput and latency percentiles of some settings at a number of connections, over all load tests."""
+    """Throughput and latency percentiles of some settings at a number of connections, over all tests."""
 
     connections: int
     per_s: float
@@ -151,9 +158,9 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def knee(point: Point) -> float:
-    """Return the score of a point if no p99 is requested, higher is better: throughput squared over p99.
+    """Return the score by which points are ranked if no p99 is requested: throughput squared over p99.
 
-    1% more throughput is worth 2% more p99.
+    A higher score is better. 1% more throughput is worth 2% more p99.
     """
     return point.per_s**2 / max(point.p99_ms, 1e-6)
 
@@ -176,7 +183,7 @@ def frontier(measured: Iterable[Measured]) -> list[tuple[Settings, Point]]:
 def choose(measured: Iterable[Measured], p99_ms: float | None) -> Chosen:
     """Return the point of greatest throughput within the requested p99; without a request, the best `knee`.
 
-    If no point holds the p99, choose the point of lowest p99, with `met` false. Raises ConfigError, with the
+    If no point meets the p99, return the point of lowest p99, with `met` false. Raises ConfigError, with the
     reason of each candidate, if nothing was measured.
     """
     measured = list(measured)
@@ -200,7 +207,7 @@ def choose(measured: Iterable[Measured], p99_ms: float | None) -> Chosen:
 
 
 def survivors(measured: Sequence[Measured], p99_ms: float | None, count: int) -> list[Measured]:
-    """Return the best `count` settings, best first, without those that others beat at every load."""
+    """Return the best `count` settings, best first, without settings that others beat at every load."""
     able = [candidate for candidate in measured if not candidate.refused and candidate.rounds]
     undominated = [
         candidate
@@ -213,7 +220,7 @@ def survivors(measured: Sequence[Measured], p99_ms: float | None, count: int) ->
 
 
 def _rank(best: Chosen, p99_ms: float | None) -> tuple[bool, float]:
-    """Return the sort key of the best point of some settings, higher is better."""
+    """Return the sort key by which settings are ranked: of their best point, higher is better."""
     if p99_ms is None:
         return True, knee(best.point)
     return best.met, best.point.per_s if best.met else -best.point.p99_ms
@@ -272,7 +279,7 @@ class Goal(msgspec.Struct, frozen=True):
     connections: tuple[int, ...] = CONNECTIONS  # a round is measured at each number, in this order
 
     def first(self) -> list[Settings]:
-        """Return the candidates of the first step, besides the settings as they are."""
+        """Return the candidates of the first step, besides the unchanged settings."""
         return of_engines(self.engines, self.precisions, self.cores)
 
     def steps(self) -> tuple[Step, ...]:
@@ -289,7 +296,7 @@ class Goal(msgspec.Struct, frozen=True):
         return min(_MAX_S, max(_SHORTEST_S, each_s / len(self.connections)))
 
     def goes_on(self, before: Round | None, last: Round) -> bool:
-        """Return whether a load test with more connections makes sense after the last one.
+        """Return whether another load test with more connections makes sense.
 
         It does not if the median latency is over the requested p99, or if the throughput has fallen far.
         """
@@ -341,7 +348,7 @@ class Search:
         return self.choice()
 
     def choice(self) -> Chosen:
-        """Return the best settings, or the unchanged config.yml if it is as good within TOLERANCE."""
+        """Return the best settings, or the unchanged config.yml if it is equally good within TOLERANCE."""
         best = choose(self.measured(), self._goal.p99_ms)
         baseline = self.finals.get(self._baseline)
         if baseline is None:
@@ -350,7 +357,7 @@ class Search:
         return baseline_choice if self._as_good(baseline_choice, best) else best
 
     def baseline(self) -> Chosen | None:
-        """Return the result of the unchanged config.yml; None if it can't be run."""
+        """Return the result of the unchanged config.yml; None if the service does not run with it."""
         measured = self.finals.get(self._baseline) or self.tried.get(self._baseline)
         return choose([measured], self._goal.p99_ms) if measured and not measured.refused else None
 
@@ -359,7 +366,7 @@ class Search:
         return list(self.finals.values() or self.tried.values())
 
     def _as_good(self, baseline_choice: Chosen, best: Chosen) -> bool:
-        """Return whether the unchanged config.yml is as good as the best settings, within TOLERANCE."""
+        """Return whether the unchanged config.yml is as good as the best settings, up to TOLERANCE."""
         if baseline_choice.met != best.met:
             return False
         if self._goal.p99_ms is None:
@@ -369,7 +376,7 @@ class Search:
         return baseline_choice.point.per_s >= best.point.per_s * (1 - TOLERANCE)
 
     def _try(self, candidates: Iterable[Settings]) -> None:
-        """Load-test settings that were not tested yet, while there is time."""
+        """Load-test the settings that were not tested yet, until the time is used up."""
         for settings in dict.fromkeys(candidates):
             if settings in self.tried:
                 continue
@@ -380,7 +387,7 @@ class Search:
                 self.tried[settings] = self._measure(settings, self._round_s, self._until)
 
     def _take_turns(self) -> None:
-        """Measure the finalists again, in turns, so that other load on the machine affects all alike."""
+        """Measure the finalists again, alternately, so that other load on the machine affects all alike."""
         finalists = [finalist.settings for finalist in self._finalists()]
         left_s = max(0.0, self._until - self._clock())
         share = left_s / self._goal.budget_s
@@ -403,7 +410,7 @@ class Search:
             longest_s = max(longest_s, self._clock() - begun)
 
     def _finalists(self) -> Sequence[Measured]:
-        """Return the settings for the final load tests: the best ones, and the unchanged config.yml."""
+        """Return the settings for the final load tests: the best settings, and the unchanged config.yml."""
         best = survivors(list(self.tried.values()), self._goal.p99_ms, FINALISTS)
         baseline = self.tried[self._baseline]
         return best if baseline in best or baseline.refused else [*best, baseline]

@@ -20,7 +20,7 @@ _BUSY = 0.85  # share of busy cores from which on the CPU limits the throughput
 
 
 def print_table(console: Console, measured: Sequence[Measured], chosen: Chosen) -> None:
-    """Print the best settings (Pareto frontier) as a table, ascending by throughput; the choice is marked."""
+    """Print the best settings (Pareto frontier) as a table, by ascending throughput. The choice is marked."""
     table = Table("", "settings", title="Throughput against p99: what nothing else beats in both")
     for column in ("connections", "requests/s", "p50 ms", "p99 ms", "CPU ms/request"):
         table.add_column(column, justify="right")
@@ -39,7 +39,8 @@ def choice_lines(
 ) -> list[str]:
     """Return lines of text about the chosen settings, and about the result of the unchanged configuration.
 
-    baseline: that result; None if the service could not be run. config: name of the configuration's file.
+    baseline: result of the unchanged configuration; None if the service could not be run. config: name of the
+    configuration's file.
     """
     lines = [f"chosen: {chosen.settings.name}: {_figures(chosen.point)}"]
     if not chosen.met:
@@ -56,8 +57,8 @@ def choice_lines(
 def further_lines(goal: Goal, chosen: Chosen, missing: Mapping[str, str], left_out: int) -> list[str]:
     """Return lines of text with hints for better results.
 
-    missing: engines that are not installed, each with its remedy. left_out: number of candidates without
-    time.
+    missing: engines that are not installed, each with its remedy. left_out: number of candidates that were
+    skipped for lack of time.
     """
     lines = []
     used = f"{chosen.point.cores:.1f} of {goal.cores} cores"
@@ -81,7 +82,7 @@ def further_lines(goal: Goal, chosen: Chosen, missing: Mapping[str, str], left_o
 def as_json(search: Search, goal: Goal, chosen: Chosen, facts: Mapping[str, Any]) -> str:
     """Return all measurements as the text of a JSON file, with machine and versions.
 
-    facts: further members of the JSON object.
+    facts: further keys and values of the JSON object.
     """
 
     def describe_candidate(candidate: Measured) -> dict[str, Any]:

@@ -40,7 +40,7 @@ NPY_KINDS = "biufcSU"  # object and structured dtypes are not accepted from clie
 
 
 class TensorLimits(Protocol):
-    """Protocol class: limits of a tensor in a request, as in the `limits` section of config.yml."""
+    """Protocol class: limits for a tensor in a request, as in the `limits` section of config.yml."""
 
     @property
     def tensor_rank(self) -> int: ...
@@ -49,9 +49,9 @@ class TensorLimits(Protocol):
 
 
 class TensorMessage(Protocol):
-    """Protocol class: fields that a protobuf Tensor and a tensor in JSON share.
+    """Protocol class: the fields shared by a protobuf Tensor and a tensor in JSON.
 
-    Each kind of data has a field besides these, such as `int64_data`.
+    Each kind of data has a further field, such as `int64_data`.
     """
 
     @property
@@ -116,7 +116,10 @@ def read_lod(tensor: TensorMessage) -> Array:
 
 
 def to_message(name: str, array: Array) -> Tensor:
-    """Convert an array to a protobuf Tensor. An array whose dtype has no `elem_type` is sent as npy bytes."""
+    """Convert an array to a protobuf Tensor.
+
+    An array whose dtype has no `elem_type` number is sent as npy bytes.
+    """
     message = Tensor(name=name, shape=array.shape)
     if array.dtype.kind == "U":
         message.elem_type = STRING
@@ -142,7 +145,7 @@ def from_npy(data: bytes, name: str, limits: TensorLimits) -> Array:
     """Decode the bytes of an npy file, as a read-only view of `data` where possible.
 
     The header is compared with the length of `data` before anything is allocated. Raises BadPackage and
-    TooLarge. name: of the tensor, for errors.
+    TooLarge. name: the tensor's name, for errors.
     """
     shape, fortran_order, dtype, offset = read_npy_header(data, name, limits)
     expected_bytes = math.prod(shape) * dtype.itemsize
@@ -159,9 +162,9 @@ def from_npy(data: bytes, name: str, limits: TensorLimits) -> Array:
 def read_npy_header(
     data: bytes, name: str, limits: TensorLimits
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Return shape, whether the order is Fortran's, dtype, and offset of the elements in an npy file.
+    """Parse the header of an npy file: shape, whether in Fortran order, dtype, and offset of the elements.
 
-    Raises BadPackage and TooLarge. name: of the tensor, for errors.
+    Raises BadPackage and TooLarge. name: the tensor's name, for errors.
     """
     file = io.BytesIO(data)
     try:
@@ -186,9 +189,9 @@ def read_npy_header(
 def read_tensor(tensor: TensorMessage, limits: TensorLimits) -> str | Array:
     """Decode the value of a tensor: an array of its `shape`, or a str.
 
-    STRING becomes one str of all `str_data` joined, as in Paddle Serving, or an array of str where `shape`
-    has as many elements as there are texts. BYTES becomes the array of its npy content. Raises BadPackage
-    that names the tensor, and TooLarge.
+    STRING becomes one str of all `str_data` joined, as in Paddle Serving, or an array of str if `shape` has
+    as many elements as there are texts. BYTES becomes the array in its npy content. Raises BadPackage that
+    names the tensor, and TooLarge.
     """
     if tensor.elem_type in NUMERIC:
         field, dtype = NUMERIC[tensor.elem_type]
@@ -202,7 +205,7 @@ def read_tensor(tensor: TensorMessage, limits: TensorLimits) -> str | Array:
 
 
 def _texts(tensor: TensorMessage, limits: TensorLimits) -> str | Array:
-    """Return the texts of a STRING tensor: an array of str if `shape` fits them, else one joined str."""
+    """Return the texts of a STRING tensor: an array of str if they fit `shape`, else one joined str."""
     texts = getattr(tensor, "str_data")  # noqa: B009 - a field per kind of data
     joined = "".join(texts)
     is_array = len(texts) > 1 and math.prod(tensor.shape) == len(texts)
@@ -221,7 +224,7 @@ def _numbers(tensor: TensorMessage, field: str, dtype: np.dtype[Any]) -> Array:
 
     Raises BadPackage for integers out of the dtype's range.
 
-    field: the message's field that holds them.
+    field: the message's field that holds the numbers.
     """
     data = getattr(tensor, field)
     if isinstance(data, np.ndarray):
@@ -252,7 +255,7 @@ _FIELD_DTYPES = {
 
 
 def _reshaped(array: Array, shape: tuple[int, ...], subject: str, order: Any = "C") -> Array:
-    """Return the array in a shape. Raises BadPackage if the sizes differ.
+    """Return the array reshaped. Raises BadPackage if the numbers of elements differ.
 
     subject: name of the data, for the error.
     """

@@ -47,8 +47,8 @@ _WIDENED = {
 def to_raw(array: Array) -> bytes:
     """Encode an array as raw contents: little endian and row-major.
 
-    In an array of str, bytes or objects, a length precedes each element, and a `str` is sent as UTF-8. Raises
-    ValueError for an element that is neither `str` nor `bytes`.
+    In an array of str, bytes or objects, each element is preceded by its length, and a `str` is encoded as
+    UTF-8. Raises ValueError for an element that is neither `str` nor `bytes`.
     """
     if array.dtype.kind not in "OSU":
         return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -98,7 +98,7 @@ def from_contents(contents: InferTensorContents, datatype: str, shape: Sequence[
 
 
 def objects(elements: list[bytes], shape: list[int]) -> Array:
-    """Return an object array of `bytes` elements in this shape, the form of a BYTES tensor."""
+    """Return an object array with these `bytes` elements and this shape, the form of a BYTES tensor."""
     array = np.empty(len(elements), object)
     array[:] = elements
     return array.reshape(shape)
@@ -119,7 +119,7 @@ def _check_shape(datatype: str, shape: Sequence[int]) -> tuple[np.dtype[Any], in
 def _elements(data: bytes, count: int) -> list[bytes]:
     """Return the `bytes` elements of a raw BYTES tensor.
 
-    Raises ValueError unless there are exactly `count`.
+    Raises ValueError unless it has exactly `count` elements.
     """
     elements: list[bytes] = []
     at = 0

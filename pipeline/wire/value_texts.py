@@ -40,9 +40,9 @@ _numpy_1.run(np.set_printoptions, legacy="1.25", threshold=sys.maxsize)
 
 
 def format_outputs(outputs: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the keys and values of a response as lists of text.
+    """Return the keys and values of a response as two lists of texts.
 
-    Raises UnprintableAnswer with err_no 7000 for a value without a text, and 8000 for an invalid key.
+    Raises UnprintableAnswer with err_no 7000 for a value that can't be a text, and 8000 for an invalid key.
     """
     keys, values = list(outputs), list(outputs.values())
     for value in values:
@@ -75,7 +75,8 @@ def format_value(value: Any) -> str:
 def array_repr(array: npt.NDArray[Any]) -> str:
     """Return the same text as `repr(array)`, but faster for large arrays of numbers.
 
-    Print options in force apply only to the arrays that NumPy itself prints: scalars, empty and unusual ones.
+    NumPy's print options only apply to arrays that NumPy itself formats: scalars, empty and unusual
+    arrays.
     """
     dtype = array.dtype
     if type(array) is not np.ndarray or not array.size or not array.ndim or not dtype.isnative:
@@ -96,7 +97,7 @@ def array_repr(array: npt.NDArray[Any]) -> str:
 
 
 def _only_word(array: npt.NDArray[Any]) -> str | None:
-    """Return the text of the element of a one-element array; None if `repr` must be used instead."""
+    """Return the formatted element of a one-element array; None if `repr` must be used instead."""
     kind = array.dtype.char
     if kind in _INTEGERS_AND_TEXT:
         return repr(array.item())
@@ -118,7 +119,7 @@ def _only_word(array: npt.NDArray[Any]) -> str | None:
 
 @functools.lru_cache(_LAYOUT_CACHE_SIZE)
 def _around_one_word(dtype: np.dtype[Any], ndim: int) -> tuple[str, str, int]:
-    """Return the text before and after the element of a one-element array, and the room in characters."""
+    """Return the texts before and after the element of a one-element array, and the room in characters."""
     before, brackets, ending = f"{_PREFIX}{'[' * ndim}", "]" * ndim, _ending(dtype)
     if not ending:
         return before, f"{brackets})", sys.maxsize
@@ -127,7 +128,7 @@ def _around_one_word(dtype: np.dtype[Any], ndim: int) -> tuple[str, str, int]:
 
 @functools.lru_cache(_LAYOUT_CACHE_SIZE)
 def _ending(dtype: np.dtype[Any]) -> str:
-    """Return the `dtype=...)` at the end of an array's repr; empty for a dtype that the numbers imply."""
+    """Return the ending `dtype=...)` of an array's repr; empty for a dtype that the numbers imply."""
     if dtype.name in _TYPELESS:
         return ""
     return f"dtype={dtype.str!r})" if dtype.kind == "U" else f"dtype={dtype.name})"
@@ -145,13 +146,13 @@ def _with_dtype(text: str, dtype: np.dtype[Any]) -> str:
 
 
 def _integer_words(array: npt.NDArray[Any]) -> list[str]:
-    """Return the text of each integer, right-aligned to the longest."""
+    """Return each integer as text, right-aligned to the width of the longest."""
     width = max(len(str(array.max())), len(str(array.min())))
     return [f"{number:{width}d}" for number in array.ravel().tolist()]
 
 
 def _float_words(array: npt.NDArray[Any]) -> list[str] | None:
-    """Return the text of each float, all of equal width; None if no element is finite."""
+    """Return each float as text, all of equal width; None if no element is finite."""
     flat = array.ravel()
     finite = flat[np.isfinite(flat)]
     if not finite.size:
@@ -183,9 +184,9 @@ def _needs_exponent(finite: npt.NDArray[Any]) -> bool:
 
 
 def _scientific(flat: npt.NDArray[Any], finite: npt.NDArray[Any]) -> tuple[list[str], int]:
-    """Return the text of each float in scientific notation, and the number of characters after the point.
+    """Return each float as text in scientific notation, and the number of characters after the decimal point.
 
-    flat: all numbers. finite: those that are finite.
+    flat: all numbers. finite: the finite numbers among them.
     """
     digits = 0
     for number in finite:
@@ -208,9 +209,9 @@ def _scientific(flat: npt.NDArray[Any], finite: npt.NDArray[Any]) -> tuple[list[
 
 
 def _positional(flat: npt.NDArray[Any], finite: npt.NDArray[Any]) -> tuple[list[str], int, int]:
-    """Return the text of each float without exponent, and the widths after and before the point.
+    """Return each float as text without exponent, and the widths after and before the decimal point.
 
-    flat: all numbers. finite: those that are finite.
+    flat: all numbers. finite: the finite numbers among them.
     """
     # `min_digits=0` keeps the digits before the point exact: 39936., where the shortest float16 is 39940.
     words = [np.format_float_positional(x, precision=_PRECISION, min_digits=0, trim=".") for x in flat]
@@ -225,7 +226,7 @@ def _positional(flat: npt.NDArray[Any], finite: npt.NDArray[Any]) -> tuple[list[
 def _nested(words: list[str], shape: tuple[int, ...]) -> str:
     """Return the brackets and lines of an array's repr. words: text of each element, all of equal width.
 
-    A line of a row is cut where the next word would pass the width.
+    A line is broken where the next word would exceed the line width.
     """
     indent = " " * (len(_PREFIX) + len(shape))
     width = _LINE_WIDTH - 1 - (len(shape) - 1) - 1  # less the final ")", a "]" per axis and the comma
@@ -247,10 +248,10 @@ def _nested(words: list[str], shape: tuple[int, ...]) -> str:
 
 
 def _format_values(keys: list[Any], values: list[Any]) -> list[str]:
-    """Return the text of each value; call it with NumPy 1's print options, in a copy of `_numpy_1`.
+    """Return each value as text.
 
-    All values are arrays and lists of str, or all are str. The first element decides the type of a list.
-    Raises UnprintableAnswer.
+    Call this in a copy of the context `_numpy_1`, which has NumPy 1's print options. All values are arrays
+    and lists of str, or all are str. The first element decides the type of a list. Raises UnprintableAnswer.
     """
     texts = []
     for value in values:
@@ -264,7 +265,7 @@ def _format_values(keys: list[Any], values: list[Any]) -> list[str]:
 
 
 def _check_text(key: Any, value: Any) -> str:
-    """Return a value that must be a str. Raises UnprintableAnswer for another type."""
+    """Check that a value is a str, and return it. Raises UnprintableAnswer for another type."""
     if isinstance(value, str):
         return str(value)  # converts np.str_
     raise UnprintableAnswer(
@@ -274,7 +275,10 @@ def _check_text(key: Any, value: Any) -> str:
 
 
 def _check_key(key: Any) -> str:
-    """Return a key that must be a str. Raises UnprintableAnswer with err_no 8000 for another type."""
+    """Check that a key is a str, and return it.
+
+    Raises UnprintableAnswer with err_no 8000 for another type.
+    """
     if isinstance(key, str):
         return str(key)
     raise _bad_message(

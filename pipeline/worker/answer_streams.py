@@ -23,7 +23,7 @@ Encode = Callable[[Call, list[Part]], Settled]
 
 
 class Connection(Protocol):
-    """The part of the connection to the front that a stream of answers uses."""
+    """The part of a worker's connection to the front process that a stream of answers uses."""
 
     def wait_until(self, is_over: Callable[[], bool], timeout_s: float | None = None) -> bool: ...
 
@@ -34,8 +34,8 @@ class AnswerStream:
     """Sends several answers to one request.
 
     At most `WINDOW_ANSWERS` answers wait for the client; then `send` blocks until the client takes some. The
-    thread of the instance serves other requests, too: in this thread `send` blocks for `STALL_S` at most, and
-    then ends the stream with an error.
+    thread of the instance serves other requests, too: if called in this thread, `send` blocks for `STALL_S`
+    at most, and then ends the stream with an error.
     """
 
     def __init__(
@@ -65,7 +65,10 @@ class AnswerStream:
         self.closed = False  # no answer follows
 
     def take_message(self, message: AnswersDelivered | CancelCall) -> None:
-        """Process a message of the front about this request. Any thread may call it."""
+        """Process a message of the front process about this request, such as its cancellation.
+
+        Any thread may call it.
+        """
         if isinstance(message, CancelCall):
             self.cancelled = True
             return
@@ -76,13 +79,14 @@ class AnswerStream:
             self._refilled, self._stalled_s = 0, 0.0
 
     def is_cancelled(self) -> bool:
-        """Return whether nobody waits for the answers: the client has left, or the deadline has passed."""
+        """Return whether no client waits for the answers: the client has left, or the deadline has passed."""
         return self.cancelled or self._connection.wait_until(lambda: self.cancelled, 0.0)
 
     def send(self, output: Any, *, last: bool) -> None:
-        """Send an answer: output arrays by name, or a ServingError. None with `last` ends the answers.
+        """Send an answer: output arrays by name, or a ServingError.
 
-        Blocks while the client does not take the earlier answers. Answers that nobody waits for are dropped.
+        With `last` no answer follows; None instead of an answer only ends the stream. Blocks while the client
+        does not take the earlier answers. Answers are dropped if no client waits for them.
         """
         with self._lock:
             if self.closed:
@@ -104,12 +108,15 @@ class AnswerStream:
             self._connection.send_streamed(StreamedAnswer(self._dispatch, self._index, last, settled), tail)
 
     def close(self) -> None:
-        """Send nothing more, because the reply to the dispatch answers the request."""
+        """End the stream without another answer: the reply to the dispatch already answers the request."""
         self.closed = True
         self._on_end()
 
     def _as_call(self, output: Any) -> Call:
-        """Return a copy of the request with this output: the executor may still use the request itself."""
+        """Return a copy of the request that holds this output.
+
+        The executor may still use the request itself.
+        """
         call = copy.copy(self._call)
         is_error = isinstance(output, ServingError)
         call.error, call.output = (output, None) if is_error else (None, output)
@@ -119,7 +126,7 @@ class AnswerStream:
         return self.cancelled or (self._unread_answers < WINDOW_ANSWERS and self._unread_bytes < WINDOW_BYTES)
 
     def _wait_for_client(self) -> bool:
-        """Wait until the client has read enough answers. Return False if it takes too long."""
+        """Wait until the client has read enough answers. Return False if the client takes too long."""
         if self._has_room():
             return True
         if threading.get_ident() != self._instance_thread:

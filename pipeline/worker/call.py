@@ -18,9 +18,9 @@ from pipeline.models.tensor_spec import BatchAxis, adapt_array
 
 
 class Call(CallMessage):
-    """One request in a worker: its inputs, then the model's inputs and outputs, and its result or error.
+    """One request in a worker: inputs, the model's inputs and outputs, and the result or error.
 
-    A worker decodes the front's message as a Call.
+    A worker decodes the front process's message as a Call.
     """
 
     request: OpRequest = None  # type: ignore[assignment]  # set by `decode_inputs`
@@ -43,9 +43,10 @@ class Call(CallMessage):
     _missing: int = 0  # fetches that have not come yet
 
     def decode_inputs(self, tail: Tail, op: Op | None) -> None:
-        """Decode the request's inputs, for hooks or as the model's; a failure sets the request's error.
+        """Decode the request's inputs for the hooks, or as the model's inputs.
 
-        tail: the message's large parts. op: copy of the Op for the request's hooks.
+        A failure sets the request's error. tail: the message's large parts. op: copy of the Op for the
+        request's hooks.
         """
         self.op = op
         inputs: dict[str, Any] = {}
@@ -132,7 +133,7 @@ class Call(CallMessage):
         self.output, self._fetches, self._missing = None, [], 0
 
     def set_op(self, op: Op) -> None:
-        """Set the copy of the Op for the hooks after `preprocess_batch`, with the request's options."""
+        """Set the copy of the Op, with the request's options, that runs hooks after `preprocess_batch`."""
         self.op = op
         request = self.request
         if request.sequence is not None:
@@ -144,7 +145,7 @@ class Call(CallMessage):
     def store_process_values(self, feed: int, at: int, values: dict[str, Any]) -> None:
         """Store the attributes that the app's `process` has set on its copy of the Op for one slice.
 
-        feed: place of the input among the request's. at: place of the slice within the input.
+        feed: index of the input in the request. at: index of the slice in the input.
         """
         if self.process_values is None:
             self.process_values = {}
@@ -153,7 +154,7 @@ class Call(CallMessage):
     def merge_process_values(self) -> dict[str, Any]:
         """Return the attributes that the app's `process` has set for this request.
 
-        If it ran several times, the values of the last input count.
+        If `process` ran several times, the values of the last input count.
         """
         values: dict[str, Any] = {}
         for _, slice_values in sorted((self.process_values or {}).items(), key=itemgetter(0)):
@@ -161,7 +162,7 @@ class Call(CallMessage):
         return values
 
     def skip_model(self, fetch: Any) -> None:
-        """Take a value as the model's output, such as what preprocess has returned: the model is not run."""
+        """Use a value, such as the result of preprocess, as the model's output, and do not run the model."""
         self.feeds = None
         self._fetches = [[dict(fetch) if type(fetch) is RequestInputs else fetch]]
 
@@ -171,9 +172,9 @@ class Call(CallMessage):
         self._missing += slices
 
     def add_fetch(self, feed: int, at: int, fetch: Any) -> bool:
-        """Store the model's output for one slice of an input. feed: index of the input; at: of the slice.
+        """Store the model's output for one slice of an input.
 
-        Returns whether the request's outputs are complete.
+        feed: index of the input. at: index of the slice. Returns whether the request's outputs are complete.
         """
         self._fetches[feed][at] = fetch
         self._missing -= 1
@@ -187,7 +188,7 @@ class Call(CallMessage):
 
 
 class Dispatch(DispatchMessage):
-    """The front's message with requests to run, decoded with a `Call` for each request."""
+    """The front process's message with requests to run, decoded with a `Call` for each request."""
 
     calls: list[Call]
 
@@ -201,9 +202,10 @@ def _as_hook_failed(message: str, exc: BaseException) -> ServingError:
 
 
 def picked(output: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return some tensors of an output under new names. names: the new name by the old.
+    """Select and rename tensors of a step's output, or of the client's inputs, in an ensemble.
 
-    Tensors that a step has not returned are left out. Raises MissingKey if the client should have sent one.
+    names: maps each old name to its new name. Tensors that a step has not returned are left out. Raises
+    MissingKey for a tensor that the client has not sent.
     """
     if isinstance(output, RequestInputs):
         return {new: output[name] for name, new in names.items()}
@@ -216,7 +218,7 @@ def _joined_feed(
     """Merge the inputs of an ensemble's step into one dict of model inputs.
 
     tensors: for each input, the tensors to pass on with their new names; None: all. Tensors that the client
-    has not sent are left out, for an input may be optional. A model that lacks one reports it. Returns None
+    has not sent are left out: they may be optional. The model reports a missing required input. Returns None
     if an earlier step has not returned a tensor: Triton then does not run this step.
     """
     feed: dict[str, Any] = {}
@@ -233,7 +235,10 @@ def _joined_feed(
 
 
 def _adapt_batches(feed: dict[str, Any], batch_axes: Mapping[str, Sequence[BatchAxis]]) -> None:
-    """Add or remove the batch axis of inputs, as their model expects. Raises InvalidInput for a misfit."""
+    """Add or remove the batch axis of inputs, as their model expects.
+
+    Raises InvalidInput if the shapes do not allow that.
+    """
     for name, axes in batch_axes.items():
         if isinstance(array := feed.get(name), np.ndarray):  # the model refuses anything else
             array = feed[name] = adapt_array(array, axes)

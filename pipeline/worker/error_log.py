@@ -33,7 +33,7 @@ _LIBRARIES = (
 class Place(NamedTuple):
     """Identifies errors of one cause: the class of an exception and the line of code that raised it.
 
-    Wrong results of hooks are raised by no line. Their text takes the place of the file.
+    Wrong results of user hooks have no such line: then `file` holds the text of the error.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 class ErrorLog:
     """Logs an error unless one of the same class and line was logged in the last seconds.
 
-    All threads of a worker share `ERRORS`.
+    All threads of a worker share the instance `ERRORS`.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,10 @@ def find_place(exc: BaseException) -> Place:
 
 
 def record_user_place(error: ServingError, exc: BaseException) -> None:
-    """Set `user_place` of an error. exc: the exception of user code that the error reports."""
+    """Set `user_place` of an error: the place in user code that raised it.
+
+    exc: the exception of user code.
+    """
     try:
         error.user_place = error.user_place or _describe_user_place(exc)
     except BaseException:  # of an exception of the app's own class

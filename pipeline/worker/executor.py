@@ -51,7 +51,10 @@ _TOGETHER_NS = 2_000_000
 
 
 class Send(Protocol):
-    """Callback that sends the front the results of some requests; with `last` the dispatch is complete."""
+    """Callback that sends the results of some requests to the front process.
+
+    `last` completes the dispatch.
+    """
 
     def __call__(self, settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None: ...
 
@@ -106,7 +109,7 @@ class Executor:
         self._sequence_values = sequence_values  # None for an Op without `sequence = True`
 
     def answer_for(self, models: Sequence[ServedModel]) -> None:
-        """Set the models whose responses are this Op's output, when the front has added a model."""
+        """Set the models that this Op answers for, when the front process has added a model."""
         self._outputs.answers = {model.key: model for model in models}
 
     def limit_batches(self, requests: int) -> None:
@@ -121,11 +124,11 @@ class Executor:
         may_begin: MayBegin = _nobody_takes_back,
         open_stream: OpenStream = _refuse_stream,
     ) -> None:
-        """Answer every request of a dispatch (a group of requests from the front), batch by batch.
+        """Answer every request of a dispatch (a group of requests from the front process), batch by batch.
 
-        Results are sent as inferences end, those of short ones several at a time. `send` is called with
-        last=True exactly once, at the end. An exception of a hook fails its request, and one of the model at
-        most its batch. Any other exception fails the requests that are not sent yet.
+        Results are sent when an inference ends. Results of short inferences are sent together. `send` is
+        called with last=True exactly once, at the end. An exception of a hook fails its request, and one of
+        the model at most its batch. Any other exception fails the requests that are not sent yet.
         """
         started = time.perf_counter_ns()
         self._decode_inputs(calls, tail)
@@ -172,8 +175,8 @@ class Executor:
     def _one_by_one(self) -> bool:
         """Whether all hooks of a request must finish before those of the next request begin.
 
-        With `batch_size: 1` apps rely on it. They keep a request's state where the next request's hooks would
-        overwrite it: in an attribute of the class, or in a list that `init_op` has made.
+        Apps with `batch_size: 1` rely on this order. They keep a request's state where the next request's
+        hooks would overwrite it: in an attribute of the class, or in a list that `init_op` has made.
         """
         is_batchwise = self._hooks.batch_preprocess or self._hooks.batch_postprocess
         return self._runner.one_by_one and not is_batchwise
@@ -181,7 +184,7 @@ class Executor:
     def _run_hooks(self, calls: list[Call], started: int, send: Send, may_begin: MayBegin) -> None:
         """Answer the requests of an Op without a model, one after another.
 
-        Small results are sent together. An array is sent before the next request's hooks may fill it anew.
+        Small results are sent together. An array is sent before the next request's hooks may overwrite it.
         """
         settled, tail, timings, unsent = list[Settled](), list[Part](), Timings(), list[Call]()
         for number, call in enumerate(calls, 1):
@@ -208,7 +211,8 @@ class Executor:
     ) -> None:
         """Preprocess these requests, run inference on them in batches, and answer the batches as they end.
 
-        started: when that began, by time.perf_counter_ns. ends: they are the last of their dispatch.
+        started: instant of time.perf_counter_ns at which preprocessing began. ends: whether these requests
+        are the last of their dispatch.
         """
         calls = self._preprocess(calls, may_begin)
         if self._sequence_state is not None:
@@ -244,9 +248,9 @@ class Executor:
         return [*counts, (refused, Timings())] if refused else counts
 
     def _run_in_groups(self, batches: list[list[Slice]]) -> Iterator[list[Run]]:
-        """Run the batches, and yield finished batches in the groups that are to be answered together.
+        """Run the batches, and yield finished batches in groups that are answered together.
 
-        Finished batches are answered before an inference that will be long.
+        Finished batches are answered before a long inference begins.
         """
         patience_ns = self._get_patience_ns()
         ran, since_ns = list[Run](), time.perf_counter_ns()
@@ -258,12 +262,12 @@ class Executor:
                 ran, since_ns = [], time.perf_counter_ns()
 
     def _get_patience_ns(self) -> int:
-        """Return how long finished batches wait to be answered with later ones, in nanoseconds.
+        """Return how long finished batches may wait to be answered with later batches, in nanoseconds.
 
-        Batches are answered one by one where hooks may rely on being called in turn: beside an app's own
-        `process`, and where a batch is one request, whose `postprocess` may fill the arrays of the request
-        before. A remote model may take any time for the next batch. A local model without measured times may
-        do so, too, so that its batches wait as briefly as in a worker process.
+        0 where hooks may rely on being called in turn: beside an app's own `process`, and where a batch is
+        one request, whose `postprocess` may fill the arrays of the request before. Also 0 for a remote model,
+        which may take any time for the next batch. A local model without measured times may do so, too: its
+        batches wait as briefly in a shard as in a worker process.
         """
         runner = self._runner
         if self._hooks.own_process or runner.is_remote:
@@ -287,9 +291,9 @@ class Executor:
                 call.error = self._hooks.failure(failure, "__copy__", call.request)
 
     def _preprocess(self, calls: list[Call], may_begin: MayBegin) -> list[Call]:
-        """Call preprocess for requests in turn.
+        """Call preprocess for each request in turn.
 
-        Returns those that have begun: the front takes back the others.
+        Returns the requests that have begun: the front process has taken back the others.
         """
         hooked = [call for call in calls if call.error is None and not call.direct]
         if self._hooks.batch_preprocess or not hooked:
@@ -346,9 +350,9 @@ class Executor:
         call.feeds = feed if call.feed_is_list else [feed]
 
     def _settled_early(self, calls: Sequence[Call]) -> list[Call]:
-        """Return the requests that need no inference: preprocess has refused them, or has made the output.
+        """Return the requests that need no inference: preprocess has refused them, or has made their output.
 
-        The latter are postprocessed here.
+        Requests with an output are postprocessed here.
         """
         early = [call for call in calls if call.error is not None or call.feeds is None]
         if early:
@@ -408,7 +412,7 @@ class Executor:
         )
 
     def _postprocess(self, calls: Sequence[Call]) -> None:
-        """Call postprocess for these requests, and give each its output or its error."""
+        """Call postprocess for these requests, and store the output or the error of each request."""
         if self._sequence_values is None:
             self._call_postprocess(calls)
             return
@@ -449,7 +453,7 @@ class Executor:
                 call.error = self._hooks.failure(exc, "postprocess", call.request)
 
     def _of_one_process(self, fetched: list[Fetched]) -> list[list[Fetched]]:
-        """Group requests that share the attributes which the app's `process` has set on `self`.
+        """Group requests that share the attributes which one call of the app's `process` has set on `self`.
 
         All are one group, unless a batch had to be run in parts: then each part is a group.
         """
@@ -488,9 +492,10 @@ def _mark_sent(calls: Iterable[Call]) -> None:
 
 
 def _log_server_error(error: ServingError, data_id: int) -> bool:
-    """Log an error that is the server's fault, with its traceback. Returns whether it is in the log.
+    """Log an error that is the server's fault, with its traceback. Returns whether the error is in the log.
 
-    The front sums errors that are not logged here, among them mistakes of clients and of remote services.
+    The front process counts and summarizes errors that are not logged here, among them mistakes of clients
+    and of remote services.
     """
     if error.logged or not is_servers(error) or isinstance(error, RemoteRefused):
         return error.logged
@@ -521,7 +526,7 @@ class Outputs:
         self._fetches = fetches  # the tensors that the Op's model gives
 
     def settled(self, call: Call, tail: list[Part]) -> Settled:
-        """Return the encoded result of a request, or its error. Large parts are appended to `tail`."""
+        """Encode the output or the error of a request. Large parts are appended to `tail`."""
         if call.error is None:
             try:
                 outcome, parts = self._outcome(call)
@@ -616,9 +621,9 @@ LOAD_NOTE = "raised while the model was loaded or warmed up"
 
 @contextmanager
 def _marked_as_load() -> Iterator[None]:
-    """Mark exceptions of the `with` block as failures to load the model, by a note.
+    """Mark exceptions of the `with` block as failures to load the model, by a note on the exception.
 
-    The front may then serve an older version of the model instead.
+    The front process may then serve an older version of the model instead.
     """
     try:
         yield
@@ -632,9 +637,9 @@ def create_executors(
 ) -> tuple[list[Executor], Ready]:
     """Load an Op's model, call its `init_op`, and create an executor for each of `count` instances.
 
-    Returns the executors, and the message that tells the front of readiness. name: the Op's in `app`. forms:
-    response formats of the protocols. first: number of the first instance. shares: the instances share a
-    process, so that none has a `concurrency_idx` of its own. Raises ConfigError, and StartFailed for an
+    Returns the executors, and the message that tells the front process of readiness. name: the Op's in `app`.
+    forms: response formats of the protocols. first: number of the first instance. shares: the instances share
+    a process, so they have no separate `concurrency_idx`. Raises ConfigError, and StartFailed for an
     exception of `init_op`.
     """
     config = app.config.op[name]

@@ -15,9 +15,10 @@ from pipeline.worker.runner import Steps, StepsPart
 
 
 class GeneratedAnswers:
-    """Runs the generators of requests, and sends what they yield.
+    """Runs the generators that hooks return for requests, and sends the values they yield as answers.
 
-    The generators of a batch run in turn: one value of each request at a time, or while another awaits.
+    The generators of a batch take turns: each yields one value, and others run while an asynchronous
+    generator awaits.
     """
 
     def __init__(self, hooks: Hooks) -> None:
@@ -58,7 +59,7 @@ class GeneratedAnswers:
             self._fail(call, exc, "postprocess")
 
     async def _send_steps(self, steps: Steps, members: Sequence[tuple[Call, int]]) -> None:
-        """Send the outputs of each request in what `process` yields for their batch."""
+        """Send each request's outputs, step by step, as `process` yields values for the whole batch."""
         for call, _ in members:
             call.output = STREAMED
         try:
@@ -76,7 +77,7 @@ class GeneratedAnswers:
                 self._fail(call, exc, "process")
 
     async def _send_step(self, call: Call, fetch: Any) -> None:
-        """Send the outputs of one request in one step of `process`, as `postprocess` makes them."""
+        """Send one request's outputs of one step of `process`, after its `postprocess`."""
         if call.sender.closed or call.sender.is_cancelled():
             return
         assert call.op is not None
@@ -103,7 +104,7 @@ class GeneratedAnswers:
 async def _iterate(generator: Any) -> AsyncGenerator[Any, None]:
     """Yield the values of a generator, plain or asynchronous, and close it at the end.
 
-    After a value of a plain generator other requests have their turn.
+    After each value of a plain generator, other requests may run.
     """
     if isinstance(generator, AsyncIterator):
         try:

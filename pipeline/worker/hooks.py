@@ -45,7 +45,7 @@ _RUNNERS = ("<frozen runpy>", "<frozen importlib")
 
 
 def said_by(exc: BaseException) -> str:
-    """Return the class and the text of an exception: a KeyError's text says nothing without its class."""
+    """Return the class and the text of an exception. The text of a KeyError says little without the class."""
     text = get_error_text(exc)
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
 
@@ -66,7 +66,10 @@ def format_user_traceback(exc: BaseException) -> str:
 
 
 def format_cause(error: BaseException) -> str:
-    """Return the traceback of an error's cause, else of the error; empty if the error was never raised."""
+    """Return the traceback of the error's cause, or of the error itself if it has no cause.
+
+    Empty if the error was never raised.
+    """
     exc = error.__cause__ or error
     return format_user_traceback(exc) if exc.__traceback__ is not None else ""
 
@@ -151,9 +154,9 @@ _FETCH = "a fetch dict {name: ndarray}, or (fetch dict, err_code, err_info)"
 
 
 def call_init_op(op: Op) -> None:
-    """Call the Op's `init_op`. Raises StartFailed with its exception and traceback.
+    """Call the Op's `init_op`. Raises StartFailed with the hook's exception and traceback.
 
-    Raises WrongResult where it did not run at all, for it is `async` or has a `yield`.
+    Raises WrongResult for an `init_op` that is `async` or has a `yield`, because calling it runs nothing.
     """
     try:
         result = op.init_op()
@@ -200,7 +203,10 @@ class Hooks:
         )
 
     def own_copy(self, of: Op | None = None) -> Op:
-        """Return a copy of the Op, or of its copy `of`, so that each request has its own attributes."""
+        """Return a copy of the Op, so that each request has its own attributes.
+
+        of: a copy of the Op to be copied instead.
+        """
         original = self.op if of is None else of
         if not self._copies_plainly:
             return copy.copy(original)
@@ -210,7 +216,10 @@ class Hooks:
 
     @cached_property
     def set_attributes(self) -> SetAttributes:
-        """Recorder of the attributes that hooks set on `self`. Its first use makes setting them slower."""
+        """Recorder of the attributes that hooks set on `self`.
+
+        Its first use makes setting attributes slower.
+        """
         return SetAttributes(type(self.op))
 
     def preprocess(self, op: Op, request: OpRequest) -> tuple[Any, bool]:
@@ -254,24 +263,24 @@ class Hooks:
 
     @property
     def streams(self) -> bool:
-        """Whether `process` or `postprocess` is a generator, so that a request has several answers."""
+        """Whether `process` or `postprocess` is a generator, so that a request can have several answers."""
         return self.streams_process or self.streams_postprocess
 
     def begin_process(self, op: Op, feed: dict[str, Any], log_id: LogId) -> Any:
-        """Return the iterator of an app's `process` that is a generator."""
+        """Call the app's `process`, a generator function, and return its iterator."""
         return self._process.call_hook(op.process, [feed], log_id)
 
     def check_fetch(self, result: Any) -> dict[str, Any]:
-        """Return the outputs by name in a value that `process` has yielded. Raises ServingError."""
+        """Check a value that `process` has yielded, and return the outputs by name. Raises ServingError."""
         return _of_process(self.op.name, result)
 
     def begin_postprocess(self, op: Op, request: OpRequest, fetch: Any) -> Any:
-        """Return the iterator of a `postprocess` that is a generator."""
+        """Call the app's `postprocess`, a generator function, and return its iterator."""
         arguments = (request.input_dicts, fetch, request.data_id, request.log_id)
         return self._postprocess.call_hook(op.postprocess, *arguments)
 
     def check_output(self, result: Any) -> Any:
-        """Return the Op's output in a value that `postprocess` has yielded. Raises ServingError."""
+        """Check a value that `postprocess` has yielded, and return the Op's output. Raises ServingError."""
         return _of_postprocess(self.op.name, result, self._makes_output)
 
     def postprocess(self, op: Op, request: OpRequest, fetch: Any) -> Any:
@@ -291,8 +300,8 @@ class Hooks:
     ) -> list[Any]:
         """Call postprocess_batch. Returns an output or a ServingError for each request.
 
-        process_values: attributes that `process` has set on `self` for these requests. The hook finds them
-        there, and no other request does.
+        process_values: attributes that `process` has set on `self` for these requests. The hook finds these
+        attributes on `self`; no other request sees them.
         """
         if not process_values:
             return self._postprocess_batch(self.op, requests, fetches)
@@ -325,9 +334,9 @@ class Hooks:
     def failure(self, exc: BaseException, hook: str, request: OpRequest) -> ServingError:
         """Return the error of a request whose hook has raised an exception, and log the exception.
 
-        A SystemExit is an error of the request, too: a request ends no worker that others need. Unexpected
+        A SystemExit, too, only fails the request: the worker still serves other requests. Unexpected
         exceptions are logged with their traceback at once, for the next request may end the process. The
-        front sums up later ones from the same place.
+        front process summarizes repeated exceptions from the same line.
         """
         end_if_device_is_lost(exc)
         if isinstance(exc, ServingError):
@@ -345,7 +354,7 @@ class Hooks:
 
     @isolated(False)
     def _log_exception(self, exc: BaseException, hook: str, request: OpRequest) -> bool:
-        """Log an exception of a hook with its traceback. Returns whether it is in the log."""
+        """Log an exception of a hook with its traceback. Returns whether the exception is in the log."""
         trace = format_user_traceback(exc)  # made here: logging would print its own failure instead
         message = "request %d: %s of Op %s raised\n%s"
         return ERRORS.log_error(exc, message, request.data_id, hook, self.op.name, trace)
@@ -391,7 +400,7 @@ class Hooks:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The parameters of an app's hook, and the arguments that each of them is given."""
+    """The parameters of an app's hook, and the argument passed to each parameter."""
 
     all: tuple[str, ...]  # the names of what there is to give
     places: tuple[int, ...]  # what each positional parameter of the hook is given, as an index into `all`
@@ -401,9 +410,9 @@ class Arguments:
     def inspect_hook(cls, op: Op, hook: str, names: tuple[str, ...], needed: int) -> Arguments:
         """Inspect a hook's signature, and return how it can be called with arguments of these names.
 
-        The hook must accept the first `needed` arguments. It gets the others if it has parameters for them.
-        Hooks written for Paddle Serving up to 0.6 take no `data_id`. Raises ConfigError for a hook that can't
-        be called with them.
+        The hook must accept the first `needed` arguments. It gets the other arguments if it has parameters
+        for them. Hooks written for Paddle Serving up to 0.6 take no `data_id`. Raises ConfigError for a hook
+        that can't be called with these arguments.
         """
         try:
             signature = inspect.signature(getattr(op, hook))
@@ -424,9 +433,9 @@ class Arguments:
         )
 
     def call_hook(self, hook: Callable[..., Any], *values: Any) -> Any:
-        """Call the hook with those of the values that it takes, and return its result.
+        """Call the hook with the values that its parameters accept, and return its result.
 
-        values: in the order of `all`.
+        values: in the order of the names in `all`.
         """
         if len(self.places) == len(values):
             return hook(*values)
@@ -503,7 +512,10 @@ def _of_postprocess(op: str, result: Any, made_by: str) -> Any:
 
 
 def _checked_output(op: str, output: Any, hook: str) -> Any:
-    """Return an output unchanged. Raises WrongResult, with the hook's name, if it is no dict."""
+    """Return a hook's output unchanged.
+
+    Raises WrongResult, with the hook's name, if the output is not a dict.
+    """
     if isinstance(output, dict):
         return output
     raise WrongResult(op, hook, output, _OUTPUT if "post" in hook else "a dict, or override postprocess")
@@ -517,16 +529,19 @@ def _of_check_jumping(op: str, result: Any) -> bool:
 
 
 def _of_batch_hook(op: str, hook: str, results: Any, requests: int) -> list[Any]:
-    """Return the result of a batch-wise hook: a list with an element per request. Raises WrongResult."""
+    """Check the result of a hook for a whole batch: a list with an element per request.
+
+    Raises WrongResult.
+    """
     if isinstance(results, list) and len(results) == requests:
         return results
     raise WrongResult(op, hook, results, f"a list of {requests}, one element for each request")
 
 
 def wrong_feed(op: str, hook: str, feed: Any, *, arrays: bool) -> WrongResult | None:
-    """Return the error in a model input that a hook has returned; None for a good one.
+    """Return the error in a model input (feed) that a hook has returned; None if it is valid.
 
-    A feed is a dict or a list of dicts. With `arrays` it is a dict of ndarrays.
+    A feed is a dict or a list of dicts. With `arrays` only a dict of ndarrays is valid.
     """
     for single_feed in feed if isinstance(feed, list) else (feed,):
         if not isinstance(single_feed, dict):
@@ -554,7 +569,8 @@ def _remedy(value: Any) -> str:
 def product_error(code: Any, info: Any) -> ServingError:
     """Return the error by which an app refuses a request, with its own code and text.
 
-    If these are no int and no str, it is the error that Paddle Serving's protobuf message made of them.
+    If the code is no int or the text no str, the error is the same as in Paddle Serving, whose protobuf
+    message refused them.
     """
     if type(code) is int and isinstance(info, str):
         return ProductError(info, code)
@@ -569,8 +585,8 @@ def product_error(code: Any, info: Any) -> ServingError:
 def package_error(failure: ServingError, exc: BaseException) -> ServingError:
     """Return the error of a request whose unpack_request_package or pack_response_package has raised `exc`.
 
-    Paddle Serving has one number for every exception at the ends of its graph. An exception with a number of
-    its own keeps that number.
+    Paddle Serving reports all exceptions of these two hooks with one error number. An exception with an error
+    number of its own keeps that number.
     """
     if failure is exc:
         return failure
@@ -581,7 +597,10 @@ def package_error(failure: ServingError, exc: BaseException) -> ServingError:
 
 
 def _of_another_length(op: str, hook: str, result: tuple[Any, ...], expected: str) -> HookFailed:
-    """Return the error of a hook whose result is a tuple of a wrong length. expected: a description."""
+    """Return the error of a hook whose result is a tuple of a wrong length.
+
+    expected: describes the right result.
+    """
     error = WrongResult(op, hook, result, expected)
     error.err_no = HookFailed.err_no  # Paddle Serving could not unpack it, and called that an unknown error
     return error
@@ -591,9 +610,9 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def get_hooks(op: Op) -> Hooks:
-    """Return the caller of an Op's hooks.
+    """Return the object that calls an Op's hooks.
 
-    A RequestOp and a ResponseOp, the ends of the graph, have other hooks.
+    RequestOp and ResponseOp, the first and last Op of the graph, have other hooks.
     """
     if isinstance(op, RequestOp):
         return RequestHooks(op)
@@ -671,7 +690,7 @@ class ResponseHooks(Hooks):
 def _unpacked(result: Any, log_id: LogId) -> tuple[Any, Any, Any, Any]:
     """Return the result of `unpack_request_package` as (inputs, log_id, prod_errcode, prod_errinfo).
 
-    Hooks written for Paddle Serving 0.5 return no log_id: the message's counts.
+    Hooks written for Paddle Serving 0.5 return no log_id: then the log_id of the message is used.
     """
     if not isinstance(result, tuple):
         return result, log_id, None, ""

@@ -24,7 +24,7 @@ LOOK_S = 0.1  # between two looks whether anybody waits for the answer of a resp
 
 
 class Step(NamedTuple):
-    """A step of an ensemble, with the executor of its model."""
+    """A step of an ensemble, with the executor that runs its model."""
 
     node: str
     op: str
@@ -33,12 +33,15 @@ class Step(NamedTuple):
 
 
 class JointExecutor(Executor):
-    """Answers requests of an ensemble: runs step after step on all requests of a batch."""
+    """Answers requests of an ensemble: runs its steps one after another on all requests of a batch."""
 
     def __init__(
         self, hooks: Hooks, model: ServedModel, steps: Sequence[Step], outputs: Outputs, limit: int
     ) -> None:
-        """hooks: of the ensemble's Op, which has no hook. limit: maximum requests of a batch."""
+        """hooks: of the ensemble's Op, which overrides no hook.
+
+        limit: maximum number of requests in a batch.
+        """
         super().__init__(hooks, Runner(hooks, None, BatchLimits(limit), Joining()), outputs)
         self.probe = self._probe_steps
         self._graph = model.graph
@@ -46,7 +49,7 @@ class JointExecutor(Executor):
         self._limit = limit
 
     def _probe_steps(self) -> str:
-        """Run the model of each step for nobody. Returns the message of the first error, or ""."""
+        """Run the model of each step on example inputs. Returns the message of the first error, or ""."""
         return next(filter(None, (step.executor.probe() for step in self._steps)), "")
 
     @property
@@ -68,7 +71,7 @@ class JointExecutor(Executor):
             self._send_replies(batch, timings, send, last=first + len(batch) == len(calls))
 
     def _run_steps(self, calls: Sequence[Call]) -> Timings:
-        """Run all steps on a batch. A request with an error leaves out the later steps."""
+        """Run all steps on a batch. After an error, a request skips the later steps."""
         timings, runs = Timings(), list[tuple[str, int, Timings]]()
         for step in self._steps:
             if runs:
@@ -116,7 +119,7 @@ class JointExecutor(Executor):
 
 
 def _cancel_calls(calls: Sequence[Call]) -> None:
-    """Give up the requests whose clients have left, or whose deadlines have passed, before the next step."""
+    """Cancel the requests whose clients have left, or whose deadlines have passed, before the next step."""
     if calls:
         calls[0].sender.is_cancelled()  # reads the messages about all of them
     for call in calls:
@@ -125,7 +128,10 @@ def _cancel_calls(calls: Sequence[Call]) -> None:
 
 
 def _end_step(call: Call, step: Step) -> None:
-    """Record the output of a step for later steps and the response, or name the step in the error."""
+    """Store a request's output of a step for later steps and the response.
+
+    An error gets the name of the step.
+    """
     if call.error is None and call.output is STREAMED:
         call.output = call.sender.wait()
         if isinstance(call.output, ServingError):
@@ -137,10 +143,10 @@ def _end_step(call: Call, step: Step) -> None:
 
 
 class SingleAnswer:
-    """Takes the answer of a model with a response sender to one request. Any thread may send it."""
+    """Receives the only answer to a request from a model that sends answers itself, from any thread."""
 
     def __init__(self, stream: AnswerSender) -> None:
-        """stream: of the request, which learns that the client has left."""
+        """stream: the answers to the client's request, which tell whether the client has left."""
         self.sent = 0
         self.closed = False
         self._stream = stream
@@ -148,7 +154,7 @@ class SingleAnswer:
         self._is_closed = Event()
 
     def send(self, output: Any, *, last: bool) -> None:
-        """Take an answer. Several answers are an error: a model with several answers is decoupled."""
+        """Receive an answer. Several answers are an error, because only decoupled models may send several."""
         if self.closed:
             return
         if output is not None:
@@ -159,11 +165,14 @@ class SingleAnswer:
             self._is_closed.set()
 
     def is_cancelled(self) -> bool:
-        """Return whether nobody waits for the answer."""
+        """Return whether no client waits for the answer."""
         return self._stream.is_cancelled()
 
     def wait(self) -> Any:
-        """Wait for the end of the answers. Returns the only answer, or an error."""
+        """Wait until the model has ended its answers, or no client waits any more.
+
+        Returns the only answer, or an error if there is none or several, or if no client waits.
+        """
         while not self._is_closed.wait(LOOK_S):
             if self.is_cancelled():
                 return create_cancellation()
@@ -171,16 +180,19 @@ class SingleAnswer:
 
 
 def create_cancellation() -> ServingError:
-    """Return the error of a request that nobody waits for. The front drops it, so that no log needs it."""
+    """Return the error of a request that no client waits for.
+
+    The error is not logged, because the front process drops it.
+    """
     error = DeadlineExceeded("nobody waits for the answer any more")
     error.logged = True
     return error
 
 
 class StepRunners(ModelCode):
-    """The custom metrics of all steps' models in a worker, and their end.
+    """Collects the custom metrics of all steps' models in a worker, and closes the models.
 
-    The readiness of an ensemble is that of its steps' own workers.
+    It does not check readiness: each step's own workers do that.
     """
 
     def __init__(self, runners: Sequence[ModelCode]) -> None:
@@ -199,7 +211,7 @@ class StepRunners(ModelCode):
 
     @property
     def metrics_changed(self) -> Event | None:
-        """The event that a changed metric sets, shared by all Python models; None without a Python model."""
+        """The event that is set when a metric changes, shared by all Python models; None without any."""
         return next(filter(None, (runner.metrics_changed for runner in self._runners)), None)
 
     def close(self) -> None:
@@ -212,8 +224,8 @@ def create_joint_executor(
 ) -> tuple[JointExecutor, Ready, StepRunners]:
     """Load the models of all steps of an ensemble, and create the executor that runs them.
 
-    Returns it with the message that tells the front of readiness, and the custom metrics. The arguments are
-    those of `create_executors`.
+    Returns the executor, the message that tells the front process of readiness, and the custom metrics. The
+    arguments are those of `create_executors`.
     """
     assert op.steps is not None
     (model,) = (model for model in app.models if model.joint_op == name)
@@ -236,5 +248,5 @@ def create_joint_executor(
 
 
 def _are_shared(graph: Dag, node: str) -> bool:
-    """Return whether other steps or the response need inputs of this step, too."""
+    """Return whether other steps or the response need this step's inputs, too."""
     return any(len(graph.consumers[source]) > 1 or source in graph.carried for source in graph.inputs[node])

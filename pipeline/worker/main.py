@@ -90,7 +90,7 @@ StopHandler = Callable[[int, FrameType | None], object]
 
 
 def get_stop_handler() -> StopHandler | None:
-    """Return the SIGTERM handler that the user's script has set in this process; None without one."""
+    """Return the SIGTERM handler that the user's script has set in this process; None if it has set none."""
     handler = signal.getsignal(signal.SIGTERM)
     return handler if callable(handler) and not isinstance(handler, signal.Handlers) else None
 
@@ -124,10 +124,10 @@ _LAST_FD = 2**32 - 1
 
 
 def hold_lifeline(fd: int) -> None:
-    """Leave a file descriptor to one thread alone, so that it closes when this process dies.
+    """Keep a file descriptor open in one thread only, so that it closes when this process dies.
 
-    Neither the other threads nor children that a hook forks keep it. Where the system can't do that, all have
-    it, and the front learns of the death by its pidfd.
+    Neither the other threads nor children that a hook forks keep it. Where the system can't do that, all
+    threads keep it, and the front process learns of the death by a pidfd.
     """
     unshared: Future[bool] = Future()
     threading.Thread(target=_hold, args=(fd, unshared), name="lifeline", daemon=True).start()
@@ -176,14 +176,15 @@ class Front:
         self.service_stops = False  # the process shall call the script's handler of SIGTERM at its end
 
     def receive(self) -> Frame | None:
-        """Wait for the next frame from the front; None when the front wants this worker to end."""
+        """Wait for the next frame from the front process. Returns None when this worker has to end."""
         self.wait_until(lambda: bool(self._frames))
         return self._frames.popleft() if self._frames else None
 
     def wait_until(self, is_over: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Process messages of the front until a condition that they change is true. Return whether it is.
+        """Process messages of the front process until a condition that they change is true.
 
-        Returns False at the end of file, and after `timeout_s`; with 0 it processes what has arrived.
+        Return whether it is true. Returns False at the end of file, and after `timeout_s` seconds. With 0,
+        only messages that have arrived are processed.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._received:
@@ -198,9 +199,10 @@ class Front:
         return is_over()
 
     def _read(self, timeout_s: float | None) -> bool:
-        """Wait for bytes of the front, for other threads too, and process them.
+        """Wait for bytes of the front process, and process their messages, also for other threads.
 
-        Called with the lock of `_received`, which is free during the wait. Returns False after `timeout_s`.
+        The caller holds the lock of `_received`; the lock is free during the wait. Returns False after
+        `timeout_s`.
         """
         self._is_reading = True
         self._received.release()
@@ -225,19 +227,19 @@ class Front:
         return True
 
     def send(self, message: Message) -> None:
-        """Send a message without large parts to the front."""
+        """Send a message without large parts to the front process."""
         self._write(frame(message))
 
     def name_thread(self) -> None:
-        """Record the id of this thread in shared memory, as the thread that runs the instance."""
+        """Record this thread's id in shared memory, as the thread that runs the instance."""
         self._arena.name_thread(threading.get_native_id())
 
     def begin_dispatch(self, dispatch_id: int) -> DispatchReplies | None:
-        """Mark a dispatch (a group of requests from the front) as begun.
+        """Mark a dispatch (a group of requests from the front process) as begun.
 
         Returns the sender of its replies.
 
-        From then on the dispatch counts as a cause of this process's death. Returns None for a dispatch that
+        If this process dies from then on, the dispatch is a possible cause. Returns None for a dispatch that
         the front has taken back for other instances.
         """
         replies = DispatchReplies(self, self._arena, self._streams, dispatch_id)
@@ -247,7 +249,7 @@ class Front:
         return replies
 
     def reply(self, reply: Reply, tail: list[Part], region: Region) -> None:
-        """Send the results of some requests to the front; large parts go through shared memory.
+        """Send the results of some requests to the front process; large parts go through shared memory.
 
         tail: the large parts. region: the dispatch's part of the shared memory.
         """
@@ -255,14 +257,17 @@ class Front:
         self._write(frame(reply, tail, self._arena, region))
 
     def tell_own_metrics(self) -> None:
-        """Send the front the metrics that the model counts itself, if they have changed."""
+        """Send the model's own metrics to the front process, if they have changed."""
         if self.own_metrics is None:
             return
         with self._telling_metrics:  # an older state must not follow a newer one
             self._write(self._own_metrics_frame(self.own_metrics))
 
     def tell_metrics_in_background(self, changed: threading.Event) -> None:
-        """Send the front changed metrics while the model runs. changed: set while metrics wait to be sent."""
+        """Send changed metrics of the model to the front process while the model runs.
+
+        changed: event that is set when metrics have changed.
+        """
 
         def send_changes() -> None:
             with contextlib.suppress(OSError):  # the front has closed the connection
@@ -280,7 +285,8 @@ class Front:
     def send_streamed(self, answer: StreamedAnswer, tail: Sequence[Part]) -> None:
         """Send one of several answers to a request; large parts go over the socket.
 
-        The shared memory of replies is free again after the dispatch, and the answers may come later.
+        Answers may come after the dispatch, when the shared memory for its replies is already free for other
+        uses.
         """
         self.tell_own_metrics()
         self._write(frame(answer, tail))
@@ -292,7 +298,7 @@ class Front:
 
 
 class DispatchReplies:
-    """Sends the results of one dispatch to the front, and records how many of its requests have begun."""
+    """Sends a dispatch's results to the front process, and records how many of its requests have begun."""
 
     def __init__(
         self, front: Front, arena: Arena, streams: dict[tuple[int, int], AnswerStream], dispatch_id: int
@@ -307,13 +313,13 @@ class DispatchReplies:
     def may_begin(self, requests: int) -> bool:
         """Record that the first `requests` requests have begun.
 
-        Returns False if the front has taken back the others.
+        Returns False if the front process has taken back the others.
         """
         self._arena.note_begin(self._id, requests)  # before the look, see `Arena.take_back`
         return not self._arena.taken_back(self._id)
 
     def send(self, settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None:
-        """Send the results of some requests to the front. last: the dispatch is complete.
+        """Send the results of some requests to the front process. last: whether the dispatch is complete.
 
         tail: large parts of the results. timings: durations and counts, for metrics.
         """
@@ -330,9 +336,10 @@ class DispatchReplies:
 class Worker:
     """All instances of one Op (a step of the service) in this process, which serve until end of file.
 
-    fronts: a connection for each instance. start: the message of the front. shard_fds: channel and journal of
-    a shard; empty for a worker that serves no connections. Raises ConfigError for a plugin of a protocol that
-    can't be loaded.
+    fronts: a connection for each instance. start: the front process's message that starts the worker.
+    shard_fds: file descriptors of the channel and journal of a shard (a worker that serves client
+    connections); empty for a worker that serves no connections. Raises ConfigError for a plugin of a protocol
+    that can't be loaded.
     """
 
     def __init__(self, fronts: Sequence[Front], app: App, start: Start, shard_fds: Sequence[int]) -> None:
@@ -364,9 +371,9 @@ class Worker:
         raise StartFailed(f"{self._app.script} ended without calling run_service")
 
     def serve(self, web_service: service.Service) -> NoReturn:
-        """Load the Op and its model, tell the front that the worker is ready, and answer requests.
+        """Load the Op and its model, tell the front process of readiness, and answer requests.
 
-        Ends the process when the front closes the connections.
+        Ends the process when the front process closes the connections.
         """
         keep_our_loggers()
         stop_handler = get_stop_handler()
@@ -415,9 +422,10 @@ class Worker:
         return web_service.create_op(self._app, self._start.op)
 
     def _start_shard(self, executors: list[Executor], ready: Ready) -> Shard | None:
-        """Start the part of a shard that serves connections, with the last executors; None for a worker.
+        """Start serving client connections in this process, with the executors after those of the instances.
 
-        None, too, where answers are streamed: a stream that has begun can't begin anew after a crash.
+        Returns None for a worker that is no shard, and for a model that streams answers: a stream that has
+        begun can't be repeated after a crash.
         """
         if not self._shard_fds or ready.streams:
             return None
@@ -430,9 +438,9 @@ class Worker:
         return shard
 
     def executors(self, op: Op) -> tuple[list[Executor], Ready]:
-        """Create an executor for each instance, and as many for the batcher of a shard.
+        """Create an executor for each instance, and in a shard as many again for its own batcher.
 
-        Returns them, and the message that tells the front of readiness.
+        Returns the executors, and the message that tells the front process of readiness.
         """
         if op.steps is not None:
             first = self._start.first_instance
@@ -493,7 +501,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _answer_dispatches(front: Front, executor: Executor) -> None:
-    """Answer the requests and health probes for one instance, until the front closes its connection."""
+    """Answer the requests and health probes for an instance, until the front process disconnects."""
     front.name_thread()
     while (received := front.receive()) is not None:
         message = received.message
@@ -525,7 +533,7 @@ def _answer_or_die(front: Front, executor: Executor) -> None:
 
 
 def _exit_with(exc: BaseException, front: Front) -> NoReturn:
-    """Tell the front why this worker fails, and whether another try is useless, and end the process."""
+    """Tell the front process why this worker fails and whether a retry is useless, and end the process."""
     if isinstance(exc, ServingError):
         reason = exc.message
     else:  # the script may also raise SystemExit
@@ -550,10 +558,9 @@ def _close_all(fds: Sequence[int]) -> None:
 def _give_way() -> None:
     """Lower this process's priority, so that the front process comes first on the cores and in memory.
 
-    As a batch process (sched(7)) a worker that wakes interrupts nobody: an inference under way keeps its
-    caches, and a dispatch gathers more requests meanwhile. Its share of the cores stays that of any process:
-    beside other work a worker that is nice would leave most of them to it. Where memory runs out, workers go
-    first.
+    As a batch process (sched(7)) a waking worker interrupts no other process: a running inference keeps its
+    CPU caches, and more requests gather for the next dispatch. Unlike `nice`, this leaves the worker's share
+    of the cores unchanged when other programs run. If memory runs out, the kernel kills workers first.
     """
     score = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError):  # a sandbox may forbid it

@@ -69,7 +69,7 @@ class Joining:
 class Model:
     """The model of one Op (a step of the service): loaded in this process, or called on other servers.
 
-    An Op that has none configured has no predictor and no padding.
+    An Op without a configured model has no predictor and no padding.
     """
 
     def __init__(
@@ -144,9 +144,9 @@ class Model:
         )
 
     def costs(self) -> RunCosts | None:
-        """Return a table of measured inference times, by which batches are cut; None without measurements.
+        """Table of measured inference times, used to size batches; None without measurements.
 
-        Each instance has a table of its own, which its runs keep up to date.
+        Each instance has its own table, updated by its runs.
         """
         if self._choice is None:
             return None
@@ -209,7 +209,7 @@ class Model:
         )
 
     def _longest(self, padding: Padding) -> int | None:
-        """Return the greatest length that padded inputs may have, one for all; None without a limit."""
+        """Greatest length that padded inputs may have, one value for all inputs; None without a limit."""
         max_shapes = self._shapes.longest if self._shapes else {}
         shaped = [
             max_shapes[name][rule.axis]
@@ -225,7 +225,7 @@ class Model:
         return min([*shaped, *declared, *proven], default=None)
 
     def warm_up(self) -> None:
-        """Run inference on example inputs before the first request: of declared shapes or usual lengths.
+        """Run inference on example inputs of declared shapes or usual lengths, before the first request.
 
         Does nothing for a remote model, and where config.yml switches the warm-up off. Raises ConfigError for
         declared shapes that the model does not take; other failures are logged.
@@ -263,7 +263,7 @@ class Model:
 
 
 def _refuse_failed(model: ServingModel, allowed: bool) -> None:
-    """Raise ConfigError for a model whose parity reports say that its outputs differ from its source model's.
+    """Raise ConfigError for a model whose parity report says that its outputs differ from its source model.
 
     allowed: only log a warning.
     """
@@ -280,7 +280,7 @@ def _refuse_failed(model: ServingModel, allowed: bool) -> None:
 def _tell_replaced(model: ServingModel) -> None:
     """Log a warning for each model file that has changed since its parity check.
 
-    Weights are exchanged on purpose, too, so that this is no reason not to start.
+    The worker starts nevertheless: weights may have been replaced on purpose.
     """
     for name in replaced_files(model, SAMPLE) or ():
         log.warning(
@@ -301,7 +301,7 @@ def _specs(variables: Sequence[Variable], labels: tuple[str, ...] = ()) -> tuple
 
 
 def _collected_rows(shapes: DynamicShapes | None, conf: LocalServiceConf | None) -> int | None:
-    """Return the maximum rows of a TensorRT engine whose shape ranges are collected at start, or None."""
+    """Return the maximum rows of a TensorRT engine whose shape ranges are collected at start, else None."""
     if shapes is not None or conf is None or conf.device_type != TENSORRT or not conf.tensorrt.auto_collect:
         return None
     return max(conf.tensorrt.collect_batches)
@@ -311,7 +311,7 @@ def _get_dynamic_shapes(op: Op, config: OpConfig) -> DynamicShapes | None:
     """Return the shape ranges of the model's inputs, from `set_dynamic_shape_info` or config.yml, or None.
 
     Mistakes in `set_dynamic_shape_info` raise ConfigError for TensorRT. For other devices they are logged,
-    because Paddle Serving did not look at it.
+    because Paddle Serving ignored the attribute there.
     """
     conf = config.local_service_conf
     if not op.dynamic_shape_info:

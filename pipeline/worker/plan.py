@@ -23,9 +23,9 @@ _MOVED = 1.05  # a measured size whose time has changed so much: what was worked
 class RunCosts:
     """Estimates the time of an inference, for any number of rows and any length, from a few measured sizes.
 
-    points: seconds by (rows, length), for every one of a few numbers of rows with every one of a few lengths;
-    `record_run` adjusts them. In between, time is taken to be a power of either (a straight line in
-    logarithms). Beyond the largest measured size it is proportional to the size.
+    points: seconds by (rows, length), for each pair of a few row counts and a few lengths; `record_run`
+    adjusts them. Between measured sizes, times are interpolated on logarithmic scales. Beyond the largest
+    measured size, time is proportional to the size.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class RunCosts:
     ) -> None:
         """Check and store the measured times. Raises ValueError if a combination is missing.
 
-        most_rows: greatest number of rows in the tables of `of_length`. follows: whether `record_run` has an
-        effect.
+        most_rows: greatest number of rows in the tables of `of_length`. follows: whether `record_run` updates
+        the times.
         """
         self._rows = sorted({rows for rows, _ in points})
         self._lengths = sorted({length for _, length in points})
@@ -48,7 +48,7 @@ class RunCosts:
         self._used = dict(points)
 
     def of_length(self, length: int) -> Sequence[float]:
-        """Return estimated seconds by the number of rows, 0 to `most_rows`, for one length of rows."""
+        """Return a list of estimated seconds for 0 to `most_rows` rows of one length."""
         costs = self._known.get(length)
         if costs is None:
             costs = [0.0, *(self.estimate_s(rows, length) for rows in range(1, self._most_rows + 1))]
@@ -78,7 +78,7 @@ class RunCosts:
 
 
 def _between(measured: Sequence[int], value: int) -> tuple[int, int, float]:
-    """Return the measured values on both sides of `value`, and its place between them, from 0 to 1."""
+    """Return the measured values on both sides of `value`, and its position between them, from 0 to 1."""
     at = bisect_left(measured, value)
     if at == len(measured):
         return measured[-1], measured[-1], 0.0
@@ -93,7 +93,7 @@ def _nearest(measured: Sequence[int], value: int) -> int:
 
 
 def _power(lower_s: float, upper_s: float, share: float) -> float:
-    """Interpolate between two times on a logarithmic scale. share: 0 for the lower, 1 for the upper."""
+    """Interpolate between two times on a logarithmic scale. share: 0 for the first time, 1 for the second."""
     return lower_s if share == 0.0 else lower_s * (upper_s / lower_s) ** share
 
 
@@ -107,8 +107,8 @@ _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96
 class Slice(msgspec.Struct, eq=False):
     """A model input of one request, or some of its rows: the unit of a batch.
 
-    Its rows and length are at least 1: feeds without elements are refused before, or run alone as one row of
-    length 1.
+    Its rows and length are at least 1: inputs without elements are refused earlier, or run alone as one row
+    of length 1.
     """
 
     rows: int  # length on axis 0
@@ -130,11 +130,12 @@ class BatchLimits:
 
 
 def plan(slices: Sequence[Slice], limits: BatchLimits, costs: RunCosts | None = None) -> list[list[int]]:
-    """Group slices into batches for inference. Returns each as indices into `slices`, short batches first.
+    """Group slices into batches for inference.
 
-    Slices of one shape are sorted by length, so that a batch wastes little padding. With `costs` they are cut
-    where all inferences together take the least time. Without `costs` they are cut at the limits. A slice
-    that exceeds a limit is a batch of its own.
+    Returns the batches as lists of indices into `slices`, short lengths first. Slices of one shape are sorted
+    by length, so that a batch wastes little padding. With `costs` the cuts minimize the total time of all
+    inferences. Without `costs` each batch is as large as the limits allow. A slice that exceeds a limit is a
+    batch of its own.
     """
     batches: list[list[int]] = []
     in_order = sorted([(hash(part.shape), part.length, at) for at, part in enumerate(slices)])
@@ -178,11 +179,11 @@ def _cut_at_limits(slices: Sequence[Slice], group: list[int], limits: BatchLimit
 def _cut_by_cost(
     slices: Sequence[Slice], group: list[int], limits: BatchLimits, costs: RunCosts
 ) -> list[list[int]]:
-    """Cut a group of slices where all inferences together take the least time, by dynamic programming.
+    """Cut a group of slices into batches with the least total inference time, by dynamic programming.
 
-    The time of an inference includes its overhead beside the predictor. The best cut of the first n slices
-    ends with a batch of some k, before which stands the best cut of the first n - k. group: indices of slices
-    of one shape, short ones first, so that a batch is as long as its last slice.
+    The time of an inference includes its overhead beside the predictor. The best cut of the first n slices is
+    the best cut of the first n - k, followed by a batch of k slices. group: indices of slices of one shape,
+    short ones first, so that a batch is as long as its last slice.
     """
     most_rows, most_tokens = limits.rows or sys.maxsize, limits.tokens or sys.maxsize
     before = [0, *accumulate(slices[at].rows for at in group)]  # rows of the first n slices
@@ -213,8 +214,8 @@ def _cut_by_cost(
 def bucket(length: int, buckets: Sequence[int] | None, max_length: int | None = None) -> int:
     """Return the length to which `length` is padded: the next of `buckets`, or of built-in steps.
 
-    The built-in steps waste at most an eighth over 64 and bound the number of shapes an engine meets. A
-    length over the last bucket, or over `max_length`, stays as it is. No length is padded beyond
+    The built-in steps waste at most an eighth for lengths over 64, and bound the number of shapes an engine
+    meets. A length over the last bucket, or over `max_length`, stays as it is. No length is padded beyond
     `max_length`.
     """
     if buckets:

@@ -16,15 +16,16 @@ TIMEOUT_S = 5.0  # of a call, after which the model is not ready until the call 
 
 
 class ReadinessReceiver(Protocol):
-    """The worker's connection to the front."""
+    """The worker's connection to the front process, which receives the model's readiness."""
 
     def send(self, message: Message) -> None: ...
 
 
 def watch_readiness(check: Callable[[], bool], front: ReadinessReceiver) -> None:
-    """Call `check` now and in a thread from then on, and send its first result and each change.
+    """Call `check` at once, and then regularly in a thread. Send its first result, and each change.
 
-    check: may take long, but must not raise. The first call is limited by `start_timeout` alone.
+    The results are sent to the front process. check: may take long, but must not raise. Only `start_timeout`
+    limits the first call.
     """
     is_ready = check()
     front.send(ModelReadiness(is_ready))

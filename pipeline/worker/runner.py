@@ -75,7 +75,7 @@ class Runner:
         """Create the runner of one instance.
 
         limits, joining: sizes of batches, and rules of padding. costs: measured times, by which batches are
-        cut. shares_process: other instances run in this process, so that CPU time is taken of the thread.
+        cut. shares_process: other instances run in this process, so CPU time is measured per thread.
         """
         self.limits = limits  # of a batch, by config.yml and the model
         self._current_limits = limits  # see `limit_requests`
@@ -130,14 +130,14 @@ class Runner:
 
     @property
     def is_measured(self) -> bool:
-        """Whether times of the model were measured, so that `expected_ns` can tell the time of a batch."""
+        """Whether times of the model were measured, which `expected_ns` needs to estimate a batch's time."""
         return self._costs is not None
 
     def create_slices(self, calls: Sequence[Call]) -> list[Slice]:
         """Check the model inputs of requests, and return them as slices, the units of batches.
 
         A request with a wrong input gets its error instead. Inputs are checked before they are joined: a
-        wrong input is refused alike alone and beside others, and costs these nothing.
+        wrong input fails in the same way with or without other requests, and does not fail the others.
         """
         slices: list[Slice] = []
         for call in calls:
@@ -179,7 +179,7 @@ class Runner:
         return checked
 
     def _describe(self, feed: Any) -> Slice:
-        """Return an input with the rows, length and shape that decide on its batch.
+        """Return an input with its rows, length and shape, by which inputs are grouped into batches.
 
         Lists of texts become arrays.
         """
@@ -194,9 +194,9 @@ class Runner:
         return part
 
     def _is_well_formed(self, part: Slice) -> bool:
-        """Whether an input of this shape and size has passed the check before.
+        """Whether an input of this shape and size has passed the check of its form before.
 
-        Most inputs are like the one before.
+        The latest shape is kept at hand, because most inputs have the shape of the previous input.
         """
         if part.shape != self._last_shape:
             if part.shape is None:
@@ -228,7 +228,7 @@ class Runner:
     def _has_rows(self, feed: Feed) -> bool:
         """Whether the first axis of the input arrays is the batch axis.
 
-        Only the declared shapes promise that: a model may take other shapes, too.
+        Only inputs of the declared shapes are sure to have one: a model may take other shapes, too.
         """
         return (
             self._hooks.own_process or self._beside is not None or other_shape(self._declared, feed) is None
@@ -265,9 +265,9 @@ class Runner:
         return [[slices[i] for i in batch] for batch in planned]
 
     def run(self, batches: list[list[Slice]]) -> Iterator[Run]:
-        """Run inference on the batches, and yield each as it ends.
+        """Run inference on the batches, and yield each batch as it ends.
 
-        Calls of a remote model are under way together.
+        Calls of a remote model run concurrently.
         """
         if self._pool is None or len(batches) == 1:
             yield from map(self._run_batch, batches)
@@ -362,7 +362,10 @@ class Runner:
         return [result for part in batch for result in self._process([part])]
 
     def _begin_steps(self, batch: list[Slice], feed: dict[str, Any]) -> list[Any]:
-        """Begin the app's `process` that is a generator. Returns a part of its outputs for each slice."""
+        """Call the app's `process`, a generator function.
+
+        Returns for each slice its share of the outputs to come.
+        """
         op = batch[-1].call.op
         log_id = batch[0].call.request.log_id
         values = self._hooks.begin_process(self._hooks.own_copy(op), feed, log_id)
@@ -374,9 +377,9 @@ class Runner:
 
         Return its output, and the attributes it has set on `self`.
 
-        Attributes are returned only if it ran for several requests. `process` gets the log_id of the first
-        request, and the attributes that preprocess has set for the last: in Paddle Serving, preprocess of
-        that request ran just before.
+        Attributes are returned only if `process` ran for several requests. `process` gets the log_id of the
+        first request, and the attributes that preprocess has set for the last request: in Paddle Serving,
+        preprocess of that request ran just before.
         """
         log_id = batch[0].call.request.log_id
         op = batch[-1].call.op
@@ -420,8 +423,8 @@ class Runner:
     def _passed_on(self, part: Slice) -> Mapping[str, Any] | None:
         """Return the client's inputs if they are the model's inputs, unchanged by hooks; else None.
 
-        Then no hook makes the model's inputs, or a hook passes them on under the same names. A wrong input is
-        then the client's mistake.
+        Inputs are unchanged if no hook makes the model's inputs, or a hook passes them on under the same
+        names. A wrong input is then the client's mistake.
         """
         client_inputs = part.call.client_inputs
         own_names = client_inputs is not None and part.feed and part.feed.keys() <= client_inputs.keys()
@@ -483,7 +486,7 @@ def text_arrays(feed: object) -> Feed | None:
 
 
 def join(slices: Sequence[Slice], joining: Joining) -> dict[str, Any]:
-    """Concatenate the inputs of one batch by rows. Returns an array for each name.
+    """Concatenate the inputs of one batch by rows. Returns one array per input name.
 
     Padded axes get the length of the longest input, rounded up.
     """
@@ -507,7 +510,10 @@ def join(slices: Sequence[Slice], joining: Joining) -> dict[str, Any]:
 
 
 def _locate_slices(slices: Sequence[Slice], axis: int) -> list[Place]:
-    """Return the index of each slice's elements in a joined array. axis: the padded axis."""
+    """Return where each slice's elements lie in a joined array, as an index of its axes.
+
+    axis: the padded axis.
+    """
     places: list[Place] = []
     start = 0
     before = (slice(None),) * (axis - 1)
@@ -532,11 +538,12 @@ def _pad(arrays: Sequence[np.ndarray], places: Sequence[Place], rule: FeedPaddin
 def split_outputs(
     fetches: Mapping[str, Any], slices: Sequence[Slice], padding: Padding | None, *, copies: bool = True
 ) -> list[dict[str, Any]] | None:
-    """Cut the outputs of a batch into those of each slice, without padding; None when an output lacks a row.
+    """Cut the outputs of a batch into the outputs of each slice, without padding.
 
-    A list, as an app's own `process` may return, is an output of a row per element. With `copies` the parts
-    of several slices are copies: an answer must not keep the whole batch alive, or change with a neighbour's.
-    A hook for the whole batch needs no copies.
+    Returns None if an output does not have a row for each row of the inputs. An app's own `process` may
+    return a list as an output: each element is a row. With `copies` the parts of several slices are copies:
+    an answer must not keep the whole batch in memory, or change with another request's answer. A hook for the
+    whole batch needs no copies.
     """
     rows = sum([part.rows for part in slices])
     for fetch in fetches.values():
@@ -581,7 +588,7 @@ class Steps(NamedTuple):
 
 
 class StepsPart(NamedTuple):
-    """The part of one slice in `Steps`, in place of its outputs."""
+    """One slice's part of the outputs in `Steps`, stored in place of the outputs of an ordinary `process`."""
 
     steps: Steps
     number: int
@@ -594,7 +601,10 @@ def _count_rows(fetch: Any) -> int:
 
 
 def slice_feed(part: Slice, max_rows: int | None) -> list[Feed]:
-    """Cut a model input into parts of at most `max_rows` rows. One that can't share a batch stays whole."""
+    """Cut a model input into parts of at most `max_rows` rows.
+
+    An input that can't share a batch stays whole.
+    """
     feed = part.feed
     if max_rows is None or part.shape is None or part.rows <= max_rows:
         return [feed]

@@ -11,9 +11,9 @@ from pipeline.worker.call import Call
 
 
 class SequenceState:
-    """Adds the state of sequences to feeds, and takes the next state from the model's outputs.
+    """Adds the state of sequences to model inputs, and takes the next state from the model's outputs.
 
-    The front keeps the state between two requests, so any instance may run the next one.
+    The front process keeps the state between two requests, so any instance may run the next request.
     """
 
     def __init__(self, tensors: SequenceTensors) -> None:
@@ -21,7 +21,10 @@ class SequenceState:
         self._initial = {state.input: state.build_initial() for state in tensors.states}
 
     def add_feeds(self, calls: Iterable[Call]) -> None:
-        """Add state and controls to the feeds of requests. A request whose feeds do not allow it fails."""
+        """Add state and controls to the feeds (model inputs) of requests.
+
+        A request with unsuitable feeds fails.
+        """
         for call in calls:
             if call.error is not None or not call.feeds or not isinstance(call.feeds[0], dict):
                 continue
@@ -36,7 +39,7 @@ class SequenceState:
             call.feeds = [{**call.feeds[0], **states, **controls}]
 
     def take_next(self, call: Call, fetch: Any) -> Any:
-        """Store the next state, and return the model's outputs without outputs that clients do not get.
+        """Store the next state, and return the model's outputs that clients may get.
 
         A request whose outputs lack a state fails.
         """

@@ -24,7 +24,10 @@ class SequenceValues:
         self._hooks = hooks
 
     def begin(self, call: Call) -> None:
-        """Give the request the values of its sequence. The first request of a sequence calls `start`."""
+        """Give the request the stored values of its sequence.
+
+        The first request of a sequence calls the hook `start`.
+        """
         if call.error is not None:
             return
         state = call.sequence_state
@@ -35,7 +38,10 @@ class SequenceValues:
             self._call_hook("start", call)
 
     def collect(self, call: Call) -> None:
-        """Store the values after the request as its next state. The last request calls `end` before."""
+        """Store the sequence's values after a request, for its next request.
+
+        The last request first calls the hook `end`.
+        """
         if call.error is not None:
             return
         self.read_attribute(call)
@@ -51,7 +57,7 @@ class SequenceValues:
             call.next_state = {**state, VALUES_KEY: call.request.sequence}
 
     def read_attribute(self, call: Call) -> None:
-        """Read `self.sequence`: a hook may have set a new dict."""
+        """Read `self.sequence` of the request's Op again, because a hook may have replaced the dict."""
         if call.op is not None:
             call.request.sequence = call.op.sequence
 

@@ -36,10 +36,10 @@ _bind, _listen = socket.socket.bind, socket.socket.listen
 
 
 def share_ports(front_pid: int) -> None:
-    """Make `bind` and `listen` succeed in this process where another worker of the service holds the port.
+    """Make `bind` and `listen` succeed in this process for a port that another worker of the service holds.
 
-    The socket then listens on a free port of the loopback interface, and takes the requested port over once
-    that is free. Ports of other services stay an error.
+    The socket then listens on a free port of the loopback interface, and takes over the requested port once
+    it is free. A port held by another program is still an error.
     """
 
     def bind(self: socket.socket, address: Any) -> None:
@@ -61,9 +61,9 @@ def share_ports(front_pid: int) -> None:
 
 
 def _stands_by(listener: socket.socket, address: Any, error: OSError, front_pid: int) -> bool:
-    """Bind a socket to a free local port if another worker holds its port. Returns whether it did.
+    """Bind a socket to a free local port if another worker holds its port.
 
-    error: of the failed `bind` or `listen`.
+    Returns whether the socket was bound. error: of the failed `bind` or `listen`.
     """
     stand_in = _STAND_IN.get(listener.family)
     if error.errno != errno.EADDRINUSE or stand_in is None or listener.type != socket.SOCK_STREAM:
@@ -84,7 +84,7 @@ def _stands_by(listener: socket.socket, address: Any, error: OSError, front_pid:
 
 
 def _take_over(listener_ref: weakref.ref[socket.socket], address: Any) -> None:
-    """Try each second to listen on the address, until that succeeds or the socket is closed."""
+    """Try each second to listen on the address, until listening succeeds or the socket is closed."""
     while True:
         time.sleep(TAKE_OVER_S)
         listener = listener_ref()

@@ -20,7 +20,7 @@ _DATATYPES = {dtype.numpy: name for name, dtype in BY_DATATYPE.items() if name !
 
 @isolated(())
 def describe_tensors(call: Call) -> list[TracedTensor]:
-    """Return the model's inputs and outputs of a request whose model has run."""
+    """Describe the model's inputs and outputs of a request for a trace, after the model has run."""
     tensors: list[TracedTensor] = []
     for feed in call.feeds or ():
         tensors += _describe_all(INPUT, feed)

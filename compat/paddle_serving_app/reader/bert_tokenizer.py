@@ -28,11 +28,11 @@ _IDEOGRAPHS = (
 
 
 def read_vocabulary(path: str | Path, reader: str, address: str) -> dict[str, int]:
-    """Read a vocabulary file; return the id of each token.
+    """Read a vocabulary file, and return the id of each token.
 
-    A line has a token, whose id is the line number, or a token, a tab and its id. A line of more parts ends
-    the file. reader, address: where to get the file, for the message. Raises FileNotFoundError, and
-    ValueError for an invalid id.
+    A line has a token, whose id is the line number, or a token, a tab and its id. Reading stops at a line
+    with more parts. reader, address: the class, and the URL of the file, for the error message. Raises
+    FileNotFoundError, and ValueError for an invalid id.
     """
     ids: dict[str, int] = {}
     for number, line in enumerate(words_file(path, reader, address)):
@@ -50,16 +50,16 @@ class BertTokenizer:
         self.vocab = vocab
 
     def tokenize(self, text: str) -> list[str]:
-        """Split a text into lower-case tokens without accents; an unknown word becomes "[UNK]"."""
+        """Split a text into lower-case tokens without accents. An unknown word becomes "[UNK]"."""
         plain = unicodedata.normalize("NFD", text.translate(_CLEANED).lower())
         return [piece for word in plain.translate(_SPLIT).split() for piece in self._pieces(word)]
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Return the ids of tokens. Raise KeyError for a token outside the vocabulary."""
+        """Return the ids of tokens. Raise KeyError for a token that is not in the vocabulary."""
         return [self.vocab[token] for token in tokens]
 
     def _pieces(self, word: str) -> list[str]:
-        """Split a word into the longest tokens of the vocabulary, from its beginning on."""
+        """Split a word from left to right into tokens of the vocabulary, each as long as possible."""
         if len(word) > MAX_CHARACTERS:
             return [UNKNOWN]
         pieces: list[str] = []

@@ -13,7 +13,7 @@ _ADDRESS = "https://paddle-serving.bj.bcebos.com/reader/chinese_bert/vocab.txt"
 class ChineseBertReader:
     """Converts a Chinese text to the four input tensors of a BERT model, by `process(text)`.
 
-    args: "vocab_file", a file with one token a line that must exist, and "max_seq_len", 20 by default.
+    args: "vocab_file", an existing file with one token per line, and "max_seq_len", 20 by default.
     """
 
     def __init__(self, args: Mapping[str, Any] | None = None) -> None:

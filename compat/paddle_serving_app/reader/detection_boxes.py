@@ -25,9 +25,10 @@ _NOT_BOXES = ("image", "im_shape")
 class RCNNPostprocess:
     """Converts a detector's outputs to a list of {"category_id", "bbox", "score"}.
 
-    "bbox" is [xmin, ymin, width, height]. label_file: one class a line. resize_shape: (width, height) to
-    which the boxes refer, if not the image's. With `visualize`, the output "image" is the path of the image:
-    a copy with the boxes of score 0.5 and more is written to `output_dir`, beside the list as bbox.json.
+    "bbox" is [xmin, ymin, width, height]. label_file: a file with one class per line. resize_shape: (width,
+    height) to which the boxes refer, if different from the image's size. With `visualize`, the output "image"
+    is the path of the image. Then a copy of the image with the boxes of score 0.5 or more, and the list as
+    bbox.json, are written to `output_dir`.
     """
 
     def __init__(
@@ -39,9 +40,10 @@ class RCNNPostprocess:
         self.label_list = [line.strip() for line in read_lines(Path(label_file))]
 
     def __call__(self, image_with_bbox: Mapping[str, Any], visualize: bool = True) -> list[Box]:
-        """Return the boxes of a detector's outputs by name; `visualize` also draws them.
+        """Return the list of boxes in a detector's outputs, given by name.
 
-        Raises ValueError without rows of boxes, or for a class that has no label.
+        With `visualize`, also draw the boxes. Raises ValueError if there are no rows of boxes, or for a class
+        that has no label.
         """
         boxes = [self._box(row, image_with_bbox) for row in _rows(image_with_bbox)]
         if visualize:
@@ -57,7 +59,7 @@ class RCNNPostprocess:
         return {"category_id": number, "bbox": self._place(row[2:], fetches), "score": score}
 
     def _place(self, corners: list[float], fetches: Mapping[str, Any]) -> list[float]:
-        """Return [xmin, ymin, width, height] in pixels; both edges belong to the box."""
+        """Return the box as [xmin, ymin, width, height] in pixels. Pixels on both edges belong to the box."""
         xmin, ymin, xmax, ymax = corners
         return [xmin, ymin, xmax - xmin + 1, ymax - ymin + 1]
 
@@ -95,9 +97,9 @@ class RCNNPostprocess:
 
 
 class BlazeFacePostprocess(RCNNPostprocess):
-    """Converts the outputs of a face detector whose corners are between 0 and 1 to boxes in pixels.
+    """Converts the outputs of a face detector to boxes in pixels.
 
-    The output "im_shape" is (height, width) of the image.
+    The detector's corners are between 0 and 1. The output "im_shape" is (height, width) of the image.
     """
 
     def _place(self, corners: list[float], fetches: Mapping[str, Any]) -> list[float]:

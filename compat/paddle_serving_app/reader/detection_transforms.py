@@ -23,7 +23,7 @@ Noted = tuple[Image, Info | None]
 class DetectionSequential:
     """Applies detection transforms one after the other, and returns (image, info).
 
-    The argument is an image, or whatever the first transform takes, such as a path.
+    The argument is an image, or the argument of the first transform, such as a path.
     """
 
     def __init__(self, transforms: Sequence[Callable[[Any, Info | None], Noted]]) -> None:
@@ -97,8 +97,9 @@ class DetectionNormalize:
 class DetectionResize:
     """Resizes an image, and records the new size and the scale in the info.
 
-    target_size: (height, width). With `keep_ratio` the shorter side becomes the smaller of the two, unless
-    the longer side would exceed the larger. interpolation: OpenCV's number; 1 is INTER_LINEAR.
+    target_size: (height, width). With `keep_ratio`, the image's shorter side becomes the smaller of the two
+    numbers, unless the longer side would exceed the larger number. interpolation: OpenCV's number; 1 is
+    INTER_LINEAR.
     """
 
     def __init__(

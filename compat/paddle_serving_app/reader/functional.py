@@ -31,9 +31,9 @@ def normalize(img: Any, mean: Sequence[float], std: Sequence[float], channel_fir
 
 
 def crop(img: Image, target_size: int, center: bool) -> Image:
-    """Crop an image to a square of `target_size` pixels, in the middle or at a random place; return a view.
+    """Crop an image to a square of `target_size` pixels, in the middle or at a random place.
 
-    A smaller image is cropped as far as possible.
+    Returns a view. A smaller image is cropped as far as possible.
     """
     spare = (max(0, side - target_size) for side in img.shape[:2])
     top, x = (room // 2 if center else np.random.randint(0, room + 1) for room in spare)

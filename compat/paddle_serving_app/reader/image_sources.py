@@ -63,8 +63,8 @@ class Base64ToImage(ImageSource):
 class URL2Image(ImageSource):
     """Downloads an image from an http or https URL to a BGR array: at most 64 MiB, within ten seconds.
 
-    Raises ValueError for another scheme, a larger file or no image, OSError if the server does not answer in
-    time.
+    Raises ValueError for another scheme, a larger file or a file that is no image. Raises OSError if the
+    server does not answer in time.
     """
 
     def __call__(self, url: str) -> Image:
@@ -74,7 +74,10 @@ class URL2Image(ImageSource):
 
 
 def _downloaded(url: str) -> bytes:
-    """Return the content at a URL, with one deadline for all reads: urlopen's timeout limits each alone."""
+    """Return the content at a URL, with one deadline for all reads together.
+
+    The timeout of urlopen limits each read separately.
+    """
     deadline = time.monotonic() + _URL_SECONDS
     data = bytearray()
     with urllib.request.urlopen(url, timeout=_URL_SECONDS) as response:

@@ -13,11 +13,11 @@ _SPLIT = re.compile(r"(;|,|\.|\?|!|\s|\(|\))")
 class IMDBDataset:
     """Converts a review to word ids: `load_resource("imdb.vocab")`, then `get_words_only(text)`.
 
-    Unknown words share the id after the last.
+    Unknown words get the number of words as their id.
     """
 
     def load_resource(self, dictfile: str | Path) -> None:
-        """Read a vocabulary file of one word a line. Raise OSError."""
+        """Read a vocabulary file with one word per line. Raise OSError."""
         self._ids = {line.strip(): number for number, line in enumerate(read_lines(Path(dictfile)))}
 
     def get_words_only(self, line: str) -> list[int]:

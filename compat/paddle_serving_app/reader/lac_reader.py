@@ -13,9 +13,9 @@ _ADDRESS = "https://paddle-serving.bj.bcebos.com/reader/lac/lac_dict.tar.gz"
 
 
 class LACReader:
-    """Converts a Chinese text to character ids by `process`, and LAC's tags to words by `parse_result`.
+    """Converts a Chinese text to character ids (`process`), and LAC's tags to words (`parse_result`).
 
-    dict_folder: has word.dic, tag.dic and q2b.dic.
+    dict_folder: a folder with word.dic, tag.dic and q2b.dic.
     """
 
     def __init__(self, dict_folder: str | Path = FOLDER) -> None:
@@ -28,21 +28,24 @@ class LACReader:
 
     @property
     def vocab_size(self) -> int:
-        """The highest character id + 1."""
+        """The highest character id plus 1."""
         return max(self.word2id_dict.values()) + 1
 
     @property
     def num_labels(self) -> int:
-        """The highest tag id + 1."""
+        """The highest tag id plus 1."""
         return max(self.label2id_dict.values()) + 1
 
     def word_to_ids(self, words: str) -> list[int]:
-        """Return the id of each character; full-width forms are narrowed, unknown characters are "OOV"."""
+        """Return the id of each character.
+
+        Full-width forms are converted to half-width. Unknown characters get the id of "OOV".
+        """
         narrow = (self.word_replace_dict.get(word, word) for word in words)
         return [self.word2id_dict.get(word, self.word2id_dict["OOV"]) for word in narrow]
 
     def label_to_ids(self, labels: Sequence[str]) -> list[int]:
-        """Return the id of each tag; unknown tags are "O"."""
+        """Return the id of each tag. Unknown tags get the id of "O"."""
         return [self.label2id_dict.get(label, self.label2id_dict["O"]) for label in labels]
 
     def process(self, sent: str) -> list[int]:
@@ -66,6 +69,6 @@ class LACReader:
 
 
 def _pairs(path: Path) -> list[tuple[str, str]]:
-    """Read (id, word) from each line that has one tab. Raise FileNotFoundError."""
+    """Read (id, word) pairs: one from each line with exactly one tab. Raise FileNotFoundError."""
     lines = (line.split("\t") for line in words_file(path, "LACReader", _ADDRESS))
     return [(terms[0], terms[1]) for terms in lines if len(terms) == 2]

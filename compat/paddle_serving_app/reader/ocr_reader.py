@@ -22,10 +22,10 @@ PRINTABLE = string.printable[:-6]  # 94 characters
 
 
 def characters(kind: str, dictionary: str | Path | None) -> list[str]:
-    """Return the characters that a recogniser knows, in the order of their class numbers.
+    """Return the characters that a text recogniser knows, in the order of their class numbers.
 
-    kind: "en", "en_sensitive", "EN_symbol", or another name with a `dictionary`, a file of one character a
-    line.
+    kind: "en", "en_sensitive", "EN_symbol", or another name with a `dictionary`, a file with one character
+    per line.
     """
     if kind == "en":
         return list(ALPHANUMERIC)
@@ -37,10 +37,11 @@ def characters(kind: str, dictionary: str | Path | None) -> list[str]:
 
 
 class CharacterOps:
-    """Converts texts to class numbers of a recogniser and back.
+    """Converts texts to class numbers of a text recogniser and back.
 
-    config: "character_type", "character_dict_path" and "loss_type". With loss type "ctc" the blank follows
-    the characters; with "attention" the marks "sos" and "eos" precede them.
+    config: "character_type", "character_dict_path" and "loss_type". With loss type "ctc", the blank is the
+    class after the characters. With "attention", the marks "sos" and "eos" are the classes before the
+    characters.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -59,7 +60,7 @@ class CharacterOps:
         return np.array([self.dict[character] for character in text if character in self.dict])
 
     def decode(self, text_index: Iterable[int], is_remove_duplicate: bool = False) -> str:
-        """Return the text of class numbers, without marks and blanks.
+        """Convert class numbers to a text, without marks and blanks.
 
         is_remove_duplicate: a repeated number counts once.
         """
@@ -84,7 +85,7 @@ class CharacterOps:
 
 
 class CTCLabelDecode:
-    """Decodes a CTC model's probabilities (texts, steps, classes) to texts.
+    """Decodes a CTC model's probabilities, of shape (texts, steps, classes), to texts.
 
     Class 0 is the blank. The last class is a space, except for "en" and "EN_symbol".
     """
@@ -97,7 +98,7 @@ class CTCLabelDecode:
         self.character = ["blank", *spaced]
 
     def __call__(self, preds: Any) -> list[tuple[str, Any]]:
-        """Return (text, mean probability of its characters) for each text; NaN without a character.
+        """Return (text, mean probability of its characters) for each text. The mean is NaN for an empty text.
 
         Raises ValueError for classes that the dictionary does not have.
         """
@@ -144,7 +145,8 @@ class OCRReader:
     def resize_norm_img(self, img: Image, max_wh_ratio: float) -> Image:
         """Resize a crop to a float32 input of `image_shape` between -1 and 1, with zeros on the right.
 
-        For "ch" the width is 32 x `max_wh_ratio`, the ratio of width to height of the widest crop.
+        For the character type "ch", the width is 32 x `max_wh_ratio`, the ratio of width to height of the
+        widest crop.
         """
         channels, height, width = self.rec_image_shape
         if self.character_type == "ch":
@@ -158,7 +160,7 @@ class OCRReader:
     def preprocess(self, img_list: Sequence[Image]) -> Image:
         """Return the input tensor of the first crop, as wide as the widest crop.
 
-        The original ignores the other crops, too.
+        The other crops are ignored, as in Paddle Serving.
         """
         widest = max(img.shape[1] / img.shape[0] for img in img_list)
         return self.resize_norm_img(img_list[0], widest)
@@ -168,7 +170,7 @@ class OCRReader:
     ) -> list[tuple[str, Any]]:
         """Return (text, score) for each crop, from the output "save_infer_model/scale_0.tmp_1".
 
-        with_score has no effect, as in the original.
+        with_score has no effect, as in Paddle Serving.
         """
         return self.label_ops(outputs["save_infer_model/scale_0.tmp_1"])
 

@@ -46,9 +46,10 @@ class VideoDecoder:
 class Sampler:
     """Selects frames of a video: `seg_len` frames from each of `num_seg` segments, as PIL images in "imgs".
 
-    frame_interval: distance of the frames of a segment, 1 by default. linspace_sample: `num_seg` frames from
-    the first to the last. select_left: one frame in the middle of each segment. dense_sample: ten clips, each
-    of `num_seg` frames. valid_mode=False is for training and refused, unless linspace_sample.
+    frame_interval: distance between the frames of a segment, 1 by default. linspace_sample: select `num_seg`
+    evenly spaced frames. select_left: select one frame in the middle of each segment. dense_sample: select
+    ten clips of `num_seg` frames each. valid_mode=False is for training, and refused unless linspace_sample
+    is set.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Sampler:
     def _dense(self, frames: int) -> list[int]:
         """Return `num_seg` frame numbers from each of ten clips of 64 frames.
 
-        The numbers are one too high, and the last is repeated, because the original counts frames from 1.
+        The numbers are one too high, and the last is repeated, because Paddle Serving counts frames from 1.
         """
         last = max(1, 1 + frames - 64) - 1
         step = 64 // self.num_seg

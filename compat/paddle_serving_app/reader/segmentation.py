@@ -17,14 +17,15 @@ MASK_SIZE = 512
 class SegPostprocess:
     """Writes a_jpg_mask.png and a_jpg_result.png for {"filename": "a.jpg", "output": mask}.
 
-    The mask has the class of each of 512 x 512 pixels; the result shows it in colours at the image's size.
+    The mask image has the class of each of 512 x 512 pixels. The result image shows the classes in colours,
+    at the image's size.
     """
 
     def __init__(self, class_num: int) -> None:
         self.class_num = class_num
 
     def __call__(self, image_with_result: Mapping[str, Any]) -> None:
-        """Write both images. Raise ValueError for a missing or unreadable part."""
+        """Write both images, and raise ValueError if the file name or the mask is missing or unusable."""
         cv2 = opencv()
         masks = [v for name, v in image_with_result.items() if ".lod" not in name and "filename" not in name]
         if "filename" not in image_with_result or not masks:

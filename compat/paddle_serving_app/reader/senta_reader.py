@@ -12,7 +12,10 @@ _ADDRESS = "https://paddle-serving.bj.bcebos.com/reader/senta/senta_vocab.txt"
 
 
 class SentaReader:
-    """Converts words to ids, by `process(words)`. The vocabulary file has a word, a tab and its id a line."""
+    """Converts words to ids, by `process(words)`.
+
+    Each line of the vocabulary file has a word, a tab and the word's id.
+    """
 
     def __init__(self, vocab_path: str | Path = VOCABULARY, max_seq_len: int = 20) -> None:
         self.max_seq_len = max_seq_len
@@ -24,5 +27,5 @@ class SentaReader:
         self.word_dict["<unk>"] = len(self.word_dict)
 
     def process(self, cols: Iterable[str]) -> list[int]:
-        """Return the id of each word; unknown words have the id after the last."""
+        """Return the id of each word. Unknown words get the size of the vocabulary as their id."""
         return [self.word_dict.get(word, len(self.word_dict)) for word in cols]

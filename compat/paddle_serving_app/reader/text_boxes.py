@@ -21,8 +21,9 @@ UPRIGHT = 1.5  # a crop this much higher than wide holds text that runs downward
 class DBPostProcess:
     """Converts text probabilities (n, 1, height, width) to boxes, by differentiable binarization.
 
-    params: "thresh" (probability of a text pixel), "box_thresh" (mean probability of a box), "max_candidates"
-    (boxes of an image) and "unclip_ratio" (enlargement, because the model was trained on shrunk boxes).
+    Keys of params: "thresh" (probability of a text pixel), "box_thresh" (mean probability of a box), and
+    "max_candidates" (maximum boxes per image). "unclip_ratio" enlarges the boxes, because the model was
+    trained on shrunk boxes.
     """
 
     def __init__(self, params: Mapping[str, Any]) -> None:
@@ -119,7 +120,7 @@ class SortedBoxes:
 
 
 class GetRotateCropImage:
-    """Cuts a text box out of an image and rectifies it; vertical text is rotated to be horizontal."""
+    """Cuts a text box out of an image, and rectifies it. Vertical text is rotated to be horizontal."""
 
     def __call__(self, img: Image, points: Any) -> Image:
         cv2 = opencv()
@@ -137,7 +138,7 @@ class GetRotateCropImage:
 
 
 def _smallest_box(points: Image) -> tuple[Image, float]:
-    """Return the smallest rectangle around points, at any angle, and the length of its shorter side."""
+    """Return the smallest rectangle, rotated by any angle, around points, and its shorter side's length."""
     cv2 = opencv()
     rectangle = cv2.minAreaRect(points)
     by_x = sorted(cv2.boxPoints(rectangle), key=lambda point: point[0])
@@ -159,7 +160,7 @@ def _mean_inside(probabilities: Image, corners: Image) -> float:
 
 
 def _grown(corners: Image, ratio: float) -> Image | None:
-    """Return a box enlarged by area x ratio / circumference on each side; None if nothing is left."""
+    """Return a box enlarged on each side by area * ratio / circumference; None if no box results."""
     pyclipper = clipper()
     polygon = polygons().Polygon(corners)
     offset = pyclipper.PyclipperOffset()

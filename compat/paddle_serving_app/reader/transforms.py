@@ -29,7 +29,7 @@ class Sequential:
 
 
 class Lambda:
-    """Makes a transform of the user's function."""
+    """Wraps a user's function as a transform."""
 
     def __init__(self, lambd: Callable[[Any], Any]) -> None:
         if not callable(lambd):
@@ -99,7 +99,7 @@ class Transpose:
 
 
 class CenterCrop:
-    """Crops the middle `size` x `size` pixels of an image, or less of a smaller image; returns a view."""
+    """Crops the middle `size` x `size` pixels of an image, or fewer of a smaller image; returns a view."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -137,7 +137,7 @@ class Resize:
 class ResizeByFactor:
     """Resizes an image for a text detector: both sides become multiples of `factor`, at least `factor`.
 
-    With another `factor` than 32, a height that is no multiple becomes a multiple of 32. max_side_len: limit
+    If `factor` is not 32, a height that is not a multiple of it becomes a multiple of 32. max_side_len: limit
     of the longer side.
     """
 
@@ -191,8 +191,8 @@ def padded(image: Image, stride: int) -> Image:
 class ImageReader:
     """Converts the bytes of an image file to the (3, 224, 224) input of an ImageNet classifier.
 
-    image_shape: its second number is the side of the square crop; 0 leaves the image as it is. crop_center:
-    False crops at a random place.
+    image_shape: its second number is the side of the square crop; 0 means no resizing and no crop.
+    crop_center: if False, the crop is at a random place.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from pipeline.text_lines import read_lines
 def words_file(path: str | Path, reader: str, address: str) -> list[str]:
     """Read the lines of a vocabulary file. Raise FileNotFoundError that says where to get the file.
 
-    reader, address: class and URL for the message.
+    reader, address: the class, and the URL of the file, for the error message.
     """
     file = Path(path)
     if not file.is_file():

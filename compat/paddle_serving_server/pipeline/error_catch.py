@@ -26,7 +26,7 @@ _SHAPE_KEYS = frozenset(("min_input_shape", "max_input_shape", "opt_input_shape"
 
 
 class CustomExceptionCode(enum.Enum):
-    """Error numbers (err_no) of answers: 50 to 99 are raised by the app, the others by the service."""
+    """Error numbers (err_no) in answers: 50 to 99 are raised by the app, other numbers by the service."""
 
     OK = 0
     PRODUCT_ERROR = 50
@@ -44,15 +44,15 @@ class CustomExceptionCode(enum.Enum):
 
 
 class ProductErrCode(enum.Enum):
-    """Base of an app's enumeration of its own error numbers."""
+    """Base class for an app's enumeration of its own error numbers."""
 
 
 class CustomException(ServingError):
     """Raised by app code to refuse a request with an error number and a message.
 
-    exceptionCode: an enumeration member, or its number, from which the HTTP and gRPC status follow; an app's
-    own number gives HTTP 400. isSendToUser: has no effect; the original ended the whole service where it was
-    False, and here only the request is refused.
+    exceptionCode: an enumeration member, or its number, which determines the HTTP and gRPC status; an app's
+    own number gives HTTP 400. isSendToUser: has no effect. In Paddle Serving, False ended the whole service;
+    here only the request is refused.
     """
 
     def __init__(self, exceptionCode: enum.Enum | int, errorMsg: str, isSendToUser: bool = False) -> None:
@@ -73,9 +73,9 @@ class CustomException(ServingError):
 def ErrorCatch(function: Callable[P, R]) -> Callable[P, tuple[R | None, Response]]:
     """Decorator that makes a function return `(result, Response)`, and catch its exceptions.
 
-    After an exception it returns `(None, Response)` with the exception's err_no, 10000 if it has none; the
-    traceback goes to the log. The log_id in err_msg is the argument `log_id`, or that of `data_id` in
-    `logid_dict`, if given by name.
+    After an exception, the function returns `(None, Response)` with the exception's err_no, or 10000 if it
+    has no number. The traceback is logged. The log_id in err_msg comes from the keyword argument `log_id`, or
+    from `logid_dict` by the keyword argument `data_id`.
     """
     from client.protos.pipeline_service_pb2 import Response
 
@@ -103,8 +103,9 @@ def ErrorCatch(function: Callable[P, R]) -> Callable[P, tuple[R | None, Response
 def ParamChecker(function: Callable[P, R]) -> Callable[P, R]:
     """Decorator that checks a function's arguments and result by their annotations, at each call.
 
-    An annotation is a type, None, a function that says whether a value is good, or a list, tuple or set of
-    them, one of which must fit. Raises CustomException with err_no 5000 that names the arguments.
+    An annotation is a type, None, or a function that returns whether a value is valid. It may also be a list,
+    tuple or set of such annotations, one of which must fit. Raises CustomException with err_no 5000 that
+    names the arguments.
     """
     signature = inspect.signature(function, eval_str=True)
     checks = {
@@ -133,7 +134,7 @@ def ParamChecker(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class ParamVerify:
-    """Check functions for the annotations of `ParamChecker`; each returns whether a value is good."""
+    """Check functions for the annotations of `ParamChecker`. Each returns whether a value is valid."""
 
     @staticmethod
     def int_check(c: Any, lower_bound: int | None = None, upper_bound: int | None = None) -> bool:
@@ -148,14 +149,14 @@ class ParamVerify:
 
     @staticmethod
     def check_feed_dict(feed_dict: Any, right_feed_list: Collection[str]) -> bool:
-        """Return whether a dict has exactly these inputs. Names with "lod" (offsets) do not count."""
+        """Return whether a dict has exactly these inputs. Names that contain "lod" (offsets) are ignored."""
         return isinstance(feed_dict, dict) and {k for k in feed_dict if "lod" not in k} == set(
             right_feed_list
         )
 
     @staticmethod
     def check_fetch_list(fetch_list: Any, right_fetch_list: Collection[str]) -> bool:
-        """Return whether a list has only names of these outputs."""
+        """Return whether all names in a list are names of these outputs."""
         return isinstance(fetch_list, list) and set(fetch_list) <= set(right_fetch_list)
 
     @staticmethod

@@ -12,7 +12,7 @@ from typing import Any
 class Encoding:
     """A tokenized text: `ids`, `type_ids`, `tokens`, `offsets`, `attention_mask`, `special_tokens_mask`.
 
-    Each is a list with an entry for each token; `get_ids()` and the like return the same.
+    Each is a list with an entry for each token. Methods such as `get_ids()` return the same lists.
     """
 
     def __init__(self, encoding: Any) -> None:
@@ -41,9 +41,9 @@ class Encoding:
 class ErnieFastTokenizer:
     """A WordPiece tokenizer for ERNIE models, which encodes texts as `[CLS] A [SEP] B [SEP]`.
 
-    vocab: token id by token. lowercase, strip_accents, handle_chinese_chars, clean_text: normalization of
-    texts. max_sequence_len: truncates to so many tokens. Raises TypeError if `vocab` lacks `unk_token`,
-    `sep_token` or `cls_token`.
+    vocab: maps each token to its id. lowercase, strip_accents, handle_chinese_chars, clean_text: options for
+    the normalization of texts. max_sequence_len: maximum number of tokens, to which texts are truncated.
+    Raises TypeError if `vocab` lacks `unk_token`, `sep_token` or `cls_token`.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class ErnieFastTokenizer:
         pad_to_multiple_of: int | None = None,
         length: int | None = None,
     ) -> None:
-        """Pad later encodings to `length`, or to the longest text of a batch without it."""
+        """Pad all later encodings to `length`, or, without `length`, to the longest text of a batch."""
         self._tokenizer.enable_padding(
             direction=direction,
             pad_id=pad_id,
@@ -132,7 +132,7 @@ class ErnieFastTokenizer:
     def enable_truncation(
         self, max_length: int, stride: int = 0, strategy: str = "longest_first", direction: str = "right"
     ) -> None:
-        """Truncate later encodings to `max_length` tokens."""
+        """Truncate all later encodings to `max_length` tokens."""
         self._tokenizer.enable_truncation(max_length, stride=stride, strategy=strategy, direction=direction)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -145,7 +145,7 @@ class ErnieFastTokenizer:
         return [self.decode(ids, skip_special_tokens) for ids in sequences]
 
     def get_vocab(self, with_added_tokens: bool = True) -> dict[str, int]:
-        """Return the token id by token."""
+        """Return the vocabulary: a dict from token to token id."""
         numbers: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens)
         return numbers
 

@@ -10,7 +10,7 @@ class WordPiece:
 
     @staticmethod
     def read_file(vocab_file: str) -> dict[str, int]:
-        r"""Read a vocabulary file of one token a line; return the token id by token.
+        r"""Read a vocabulary file with one token per line. Returns a dict from token to token id.
 
         The first line has id 0. Only "\n", "\r" and "\r\n" end a line.
         """

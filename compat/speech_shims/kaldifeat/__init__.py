@@ -25,9 +25,9 @@ MelBanksOptions = _fbank.MelBanksOptions
 
 
 class FbankOptions(_fbank.FbankOptions):  # type: ignore[misc]  # an untyped class
-    """Options of filter bank features: kaldi-native-fbank's, and `device`.
+    """Options of filter bank features: the options of kaldi-native-fbank, and `device`.
 
-    device: accepted and not used; features are computed on the CPU and copied to the device of their wave.
+    device: accepted but not used. Features are computed on the CPU, and copied to the device of the wave.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Fbank:
     def __call__(self, waves: Any, vtln_warp: float = 1.0) -> Any:
         """Return the features [frames, bins] of a wave, or of each wave of a list.
 
-        Raises ValueError for a wave that has not one dimension, and for a warp other than 1.
+        Raises ValueError for a wave that is not one-dimensional, and for a warp factor other than 1.
         """
         if vtln_warp != 1.0:
             raise ValueError(f"vtln_warp is {vtln_warp}; only 1.0 is supported")
@@ -74,7 +74,8 @@ class Fbank:
 def num_frames(num_samples: int, opts: Any, flush: bool = True) -> int:
     """Return the number of frames of a wave.
 
-    opts: `frame_opts` of the options. flush: false if more samples follow, for which the last frames wait.
+    opts: `frame_opts` of the options. flush: False if more samples follow; then the last frames, which need
+    them, are not counted.
     """
     rate = opts.samp_freq
     shift, length = int(rate * 0.001 * opts.frame_shift_ms), int(rate * 0.001 * opts.frame_length_ms)

@@ -11,7 +11,7 @@ Ngram = tuple[str, ...]
 class ArpaModel:
     """A language model of n-grams with back-off weights. Logarithms have base 10, as in the file.
 
-    Raises ValueError for a file that is no ARPA file, and OSError.
+    Raises ValueError if the file is not an ARPA file, and OSError.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -33,7 +33,7 @@ class ArpaModel:
         return (word,) in self._log_probabilities
 
     def log_probability(self, words: Sequence[str]) -> float:
-        """Return the log probability of the last word after the words before it."""
+        """Return the log probability of the last word, given the words before it."""
         ngram = tuple(words[-self.order :])
         back_off = 0.0
         while len(ngram) > 1 and ngram not in self._log_probabilities:

@@ -31,9 +31,9 @@ def ctc_beam_search_decoder_batch(
     ext_scorer: Scorer | None = None,
     hotwords_scorer: HotWordsScorer | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return the best hypotheses of each utterance, or of what its chunks so far have said.
+    """Return the best hypotheses for each utterance, or for its chunks received so far.
 
-    The arguments with `batch_` have an entry for each utterance. num_processes is accepted and not used.
+    The arguments with `batch_` have an entry for each utterance. num_processes is accepted but not used.
     Raises ValueError for unequal lengths, and for a frame without a probability.
     """
     lengths = [len(batch_log_probs_seq), len(batch_log_probs_idx), len(batch_root_trie), len(batch_start)]
@@ -64,11 +64,12 @@ def ctc_beam_search_decoder(
     ext_scorer: Scorer | None = None,
     hotwords_scorer: HotWordsScorer | None = None,
 ) -> list[Hypothesis]:
-    """Return at most `beam_size` hypotheses, the best first.
+    """Return at most `beam_size` hypotheses, best first.
 
     log_probs_seq, log_probs_idx: for each frame, the logarithms of the best probabilities, greatest first,
     and their token ids. root: a new PathTrie, or the PathTrie of the previous chunk with `start` false.
-    cutoff_prob: a frame considers its best tokens up to this sum of probabilities. Raises ValueError.
+    cutoff_prob: in each frame, only the best tokens up to this sum of probabilities are considered. Raises
+    ValueError.
     """
     if len(log_probs_seq) != len(log_probs_idx):
         raise ValueError(f"{len(log_probs_seq)} frames of log probabilities, but {len(log_probs_idx)} of ids")
@@ -135,7 +136,10 @@ class BeamSearch:
         return reached[: self.beam_size]
 
     def _likely_tokens(self, log_probs: Sequence[float], ids: Sequence[int]) -> Iterator[tuple[float, int]]:
-        """Yield the best tokens of a frame until their probabilities exceed the cutoff; always the first."""
+        """Yield the best tokens of a frame until their probabilities exceed the cutoff.
+
+        The first is always yielded.
+        """
         total = 0.0
         for index, (log_prob, token) in enumerate(zip(log_probs, ids, strict=True)):
             total += exp(log_prob)
@@ -144,7 +148,7 @@ class BeamSearch:
             yield log_prob, token
 
     def _find_child(self, prefix: Prefix, token: int) -> Prefix | None:
-        """Return the prefix with another token, or None if the dictionary has no such word."""
+        """Return the prefix extended by a token, or None if the dictionary has no such word."""
         child = prefix.children.get(token)
         if child is not None:
             return child
@@ -161,7 +165,7 @@ class BeamSearch:
 
 
 def _empty_prefix(language_model: Scorer | None) -> Prefix:
-    """Return the prefix with which an utterance begins."""
+    """Return the empty prefix with which the search of an utterance begins."""
     prefix = Prefix(ROOT, None)
     prefix.blank = prefix.score = 0.0
     prefix.in_beam = True

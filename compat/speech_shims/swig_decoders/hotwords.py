@@ -15,9 +15,9 @@ class HotWordsScorer:
     """Scores prefixes by hotwords.
 
     hotwords: the weight of each hotword; negative weights make a word less likely. vocabulary: the text of
-    each token id. window_length: characters (or words) in which a hotword is looked for. SPACE_ID: the token
-    between words. is_character_based: hotwords are sequences of one-character tokens; else they are words
-    between spaces.
+    each token id. window_length: number of last characters (or words) in which hotwords are searched.
+    SPACE_ID: the token between words. is_character_based: whether hotwords are sequences of one-character
+    tokens, or words between spaces.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class HotWordsScorer:
         self.is_character_based = is_character_based
 
     def score_prefix(self, prefix: Prefix, space_id: int) -> float:
-        """Return the weight of the hotword that a new prefix ends with; 0 if there is none."""
+        """Return the weight of the hotword with which a new prefix ends; 0 if there is none."""
         if not self.hotwords_dict:
             return 0.0
         if self.is_character_based:

@@ -20,8 +20,8 @@ def add_logs(first: float, second: float) -> float:
 class Prefix:
     """A prefix of token ids: a node of the trie.
 
-    The probability of a prefix is split by its last frame: a blank, or the last token of the prefix. A
-    repeated token extends the prefix only after a blank.
+    The probability of a prefix has two parts: its last frame is a blank, or the last token of the prefix.
+    This matters because a repeated token extends the prefix only after a blank.
     """
 
     __slots__ = (
@@ -52,7 +52,7 @@ class Prefix:
         self.word_letters: Mapping[int, Any] | None = None  # the next letters that the dictionary allows
 
     def next_frame(self) -> None:
-        """Replace the probabilities by those of the next frame."""
+        """Replace the probabilities with those of the next frame."""
         self.blank, self.token_end = self.next_blank, self.next_token
         self.next_blank = self.next_token = -inf
         self.score = add_logs(self.blank, self.token_end)

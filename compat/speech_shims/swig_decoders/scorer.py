@@ -24,9 +24,9 @@ Letters = dict[int, Any]
 class Scorer:
     """Scores prefixes by a language model: alpha * log probability + beta for each character or word.
 
-    lm_path: an ARPA file, or a binary file of KenLM, which needs the package `kenlm`. A model whose words
-    have more than one character scores words at spaces, and allows only its own words; a binary file always
-    scores characters. Raises ValueError for another file, OSError, and ImportError.
+    lm_path: an ARPA file, or a binary file of KenLM, which needs the package `kenlm`. A model with words of
+    several characters scores complete words, at spaces, and only allows its own words. A binary file always
+    scores characters. Raises ValueError for other files, OSError, and ImportError.
     """
 
     def __init__(self, alpha: float, beta: float, lm_path: str, vocabulary: Sequence[str]) -> None:
@@ -52,20 +52,20 @@ class Scorer:
         return len(self._model.words)
 
     def reset_params(self, alpha: float, beta: float) -> None:
-        """Replace the weights."""
+        """Replace the weights alpha and beta."""
         self.alpha, self.beta = float(alpha), float(beta)
 
     def get_log_cond_prob(self, words: Sequence[str]) -> float:
-        """Return the natural logarithm of the probability of the last word after the words before it.
+        """Return the natural logarithm of the probability of the last word, given the words before it.
 
-        An n-gram with an unknown word has -1000.
+        The result is -1000 for an n-gram with an unknown word.
         """
         if any(word not in self._model for word in words):
             return UNKNOWN_WORD_SCORE
         return float(self._model.log_probability(words)) * LOG_10
 
     def score_prefix(self, prefix: Prefix, space_id: int) -> float:
-        """Return the score that a new prefix adds; 0 inside a word."""
+        """Return the score that is added for a new prefix; 0 inside a word."""
         order = self.get_max_order()
         if self._is_character_based:
             words = last_characters(prefix, self._vocabulary, order)
@@ -77,7 +77,7 @@ class Scorer:
         return self.alpha * self.get_log_cond_prob(words) + self.beta
 
     def _spell_words(self, words: Sequence[str]) -> Letters:
-        """Return the trie of the words that the vocabulary can spell; a space ends each word."""
+        """Return a trie of the words that can be spelled with the vocabulary. A space ends each word."""
         tokens = {text: token for token, text in enumerate(self._vocabulary)}
         root: Letters = {}
         for word in words:
@@ -90,7 +90,7 @@ class Scorer:
 
 
 class KenlmModel:
-    """A binary file of KenLM, queried by the package `kenlm`."""
+    """A binary language model file of KenLM, queried with the package `kenlm`."""
 
     words: tuple[str, ...] = ()  # kenlm does not list them
 
@@ -111,7 +111,7 @@ class KenlmModel:
         return word in self._model
 
     def log_probability(self, words: Sequence[str]) -> float:
-        """Return the log probability (base 10) of the last word after the words before it."""
+        """Return the log probability (base 10) of the last word, given the words before it."""
         state, following = self._kenlm.State(), self._kenlm.State()
         self._model.NullContextWrite(state)
         log_probability = 0.0

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 def map_sent(sent: Sequence[int], vocabulary: Sequence[str], greedy: bool = False, blank_id: int = 0) -> str:
     """Return the text of token ids.
 
-    greedy: the ids are the best token of each frame; repeated tokens count once, and blanks are dropped.
+    greedy: whether the ids are the best tokens of each frame; then repeated tokens count once, and blanks are
+    dropped.
     """
     if greedy:
         sent = [
@@ -26,7 +27,7 @@ def map_batch(
     greedy: bool = False,
     blank_id: int = 0,
 ) -> list[str]:
-    """Return the text of each list of token ids. num_processes is accepted and not used."""
+    """Return the text of each list of token ids. num_processes is accepted but not used."""
     return [map_sent(sent, vocabulary, greedy, blank_id) for sent in batch_sents]
 
 

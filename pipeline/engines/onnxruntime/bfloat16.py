@@ -22,7 +22,10 @@ def run_bfloat16(
     feeds: Mapping[str, np.ndarray[Any, Any]],
     names: Collection[str],
 ) -> list[np.ndarray[Any, Any]]:
-    """Run inference, and return the outputs in their order. names: of the inputs of type bfloat16."""
+    """Run inference, and return the output arrays in the order of `outputs`.
+
+    names: the inputs of type bfloat16.
+    """
     values = {
         name: onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _NUMBER)
         if name in names

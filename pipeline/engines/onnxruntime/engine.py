@@ -33,7 +33,7 @@ class OnnxRuntimeEngine:
         return "onnx" if file.suffix == ".onnx" else ""
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
-        """Return None: an ONNX file holds its weights, or names their files."""
+        """Return None: an ONNX file holds its weights, or names the files that hold them."""
         return None
 
     def signature_of(self, program: Path) -> tuple[Sequence[Variable], Sequence[Variable]]:

@@ -192,7 +192,7 @@ _OUT_OF_RANGE = (
 
 
 def parse_out_of_range(exc: Exception) -> OutOfRange | None:
-    """Return the number beyond a lookup table that an ONNX Runtime error names; None for other errors."""
+    """Return the index that an ONNX Runtime error reports as beyond a lookup table; None for other errors."""
     matches = (pattern.search(str(exc)) for pattern in _OUT_OF_RANGE)
     match = next(filter(None, matches), None)
     return match and OutOfRange(int(match["value"]), int(match["low"]), int(match["high"]))
@@ -205,7 +205,7 @@ def error_sentence(exc: Exception) -> str:
 
 
 def load_sentence(program: Path, exc: Exception) -> str:
-    """Return a message why a model file can't be loaded by ONNX Runtime, with a hint if one is known."""
+    """Return a message that explains why ONNX Runtime can't load a model file, with any known hint."""
     import onnxruntime
 
     engine, text = f"ONNX Runtime {onnxruntime.__version__}", " ".join(str(exc).split())
@@ -224,7 +224,7 @@ def load_sentence(program: Path, exc: Exception) -> str:
 class OnnxPredictor:
     """A model in ONNX Runtime: one session, or one for each length class of TensorRT.
 
-    It releases the GIL during inference, and takes any number of threads.
+    Inference releases the GIL, and any number of threads may run it.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class OnnxPredictor:
         self.merges = shares_runs(model.program, facts.finder, (*self.feeds, *self.fetches))
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run inference: input arrays by alias to output arrays by alias.
+        """Run inference on input arrays by alias. Returns output arrays by alias.
 
         Raises InvalidInput and ModelFailed.
         """
@@ -290,7 +290,7 @@ class OnnxPredictor:
         return fetched
 
     def check(self, feeds: Mapping[str, Array]) -> None:
-        """Raise InvalidInput for inputs whose names, types, shapes or dtypes are not the model's."""
+        """Raise InvalidInput for inputs whose names, types, shapes or dtypes do not fit the model."""
         check_forms(self.feeds, feeds, allow_empty=self._lenient)
 
     def close(self) -> None:
@@ -301,10 +301,10 @@ class OnnxPredictor:
 def _session_for(
     sessions: Sequence[tuple[DynamicShapes | None, onnxruntime.InferenceSession]], shapes: Shapes
 ) -> onnxruntime.InferenceSession:
-    """Return the first session whose TensorRT ranges hold the inputs' shapes.
+    """Return the first session whose TensorRT ranges include the inputs' shapes.
 
-    Raises InvalidInput if none does. A single session is returned for all shapes: it reports a wrong shape
-    itself.
+    Raises InvalidInput if no session does. If the model has a single session, it is returned for any shape,
+    and reports a wrong shape itself.
     """
     if len(sessions) == 1:
         return sessions[0][1]

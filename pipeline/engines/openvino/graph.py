@@ -27,7 +27,7 @@ _MAX_STEPS = 16
 
 
 class GraphFacts(NamedTuple):
-    """Inputs and outputs of a model's graph, and facts that decide on its batches."""
+    """Inputs and outputs of a model's graph, and facts that determine whether requests can be batched."""
 
     feeds: tuple[Variable, ...]
     fetches: tuple[Variable, ...]
@@ -69,7 +69,7 @@ def _variable(port: Any, model: ServingModel) -> Variable:
 
 
 def _lookups(operators: Iterable[Any]) -> Iterable[tuple[str, int]]:
-    """Yield each model input that a Gather looks up in a table, with the number of the table's rows."""
+    """Yield each model input whose values are looked up in a table (Gather), with the table's row count."""
     for operator in operators:
         if operator.get_type_name() != "Gather":
             continue
@@ -84,7 +84,7 @@ def _lookups(operators: Iterable[Any]) -> Iterable[tuple[str, int]]:
 
 
 def _feed_behind(tensor: Any) -> str:
-    """Return the model input of which a tensor is a cast or reshape; empty for a computed tensor."""
+    """Return the model input from which a tensor is cast or reshaped; empty for a computed tensor."""
     for _ in range(_MAX_STEPS):
         node = tensor.get_node()
         if node.get_type_name() == "Parameter":
@@ -134,9 +134,10 @@ def inspect_ir(program: Path) -> tuple[tuple[Variable, ...], tuple[Variable, ...
 
 
 def inspect_id_limits(program: Path) -> dict[str, int]:
-    """Return, by input of an OpenVINO IR file (.xml), the rows of the embedding table that its ids select.
+    """Return the embedding table's number of rows for each input of ids of an OpenVINO IR file (.xml).
 
-    The smallest table counts. Raises ConfigError for a file that can't be read.
+    If an input selects from several tables, the smallest counts. Raises ConfigError for a file that can't be
+    read.
     """
     root = _parse(program)
     layers = {layer.get("id", ""): layer for layer in root.iterfind("layers/layer")}
@@ -162,7 +163,7 @@ def inspect_id_limits(program: Path) -> dict[str, int]:
 def _follow(
     layers: dict[str, ElementTree.Element], sources: dict[str, list[str]], number: str, forms: set[str]
 ) -> str:
-    """Return the layer whose values reach layer `number` through layers of the types `forms`.
+    """Return the source of layer `number`'s values, followed back through layers of the types `forms`.
 
     sources: for each layer, the layers of its inputs.
     """

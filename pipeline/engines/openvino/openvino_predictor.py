@@ -41,7 +41,7 @@ _PLACE = re.compile(r"(Caught exception: )?Exception from \S+:\d+:|Check '.*?' f
 
 
 def error_sentence(exc: Exception) -> str:
-    """Return the message of an OpenVINO exception without source locations, or the failed check."""
+    """Return the message of an OpenVINO exception without source locations, or else the failed check."""
     text = str(exc)
     message = " ".join(_PLACE.sub(" ", text).split()) or " ".join(text.split())
     return (message or type(exc).__name__)[:MAX_ERROR_CHARS].strip()
@@ -56,9 +56,9 @@ _WIDE = {"int64", "uint32", "uint64"}
 class OpenVinoPredictor:
     """A model compiled by OpenVINO, which all threads share. Inference releases the GIL.
 
-    Runs take turns, each with all of `thread_num`. After a failed run, 2026.4 leaves the shapes of that run
-    in its graph, and the next run may return another request's outputs. So runs never overlap, and the model
-    is compiled again after a failure.
+    Runs take turns, and each uses all `thread_num` threads. After a failed run, OpenVINO 2026.4 leaves the
+    shapes of that run in its graph, and the next run may return another request's outputs. So runs never
+    overlap, and the model is compiled again after a failure.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class OpenVinoPredictor:
         self.merges = shares_runs(model.program, facts.finder, (*self.feeds, *self.fetches))
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run inference: input arrays by alias to output arrays by alias.
+        """Run inference on input arrays by alias. Returns output arrays by alias.
 
         Raises InvalidInput and ModelFailed.
         """
@@ -121,7 +121,7 @@ class OpenVinoPredictor:
                 raise build_run_error("OpenVINO", self.feeds, checked, error_sentence(exc)) from exc
 
     def check(self, feeds: Mapping[str, Array]) -> None:
-        """Raise InvalidInput for inputs whose names, types, shapes or dtypes are not the model's."""
+        """Raise InvalidInput for inputs whose names, types, shapes or dtypes do not fit the model."""
         check_forms(self.feeds, feeds)
 
     def close(self) -> None:
@@ -177,14 +177,15 @@ def _refuse_texts(model: ServingModel, feeds: Sequence[Variable]) -> None:
 
 
 def _writable(array: Array) -> Array:
-    """Return the array, or a copy of a read-only one, which OpenVINO does not accept."""
+    """Return the array itself, or a copy of a read-only array, which OpenVINO does not accept."""
     return array if array.flags.writeable else array.copy()
 
 
 class _NumberLimit(NamedTuple):
     """The range of numbers that an integer input of the model may hold.
 
-    OpenVINO does not check it: an id beyond its table yields zeros, and 64-bit numbers lose their upper half.
+    OpenVINO does not check the range: an id beyond its table yields zeros, and 64-bit numbers lose their
+    upper half.
     """
 
     end: int  # numbers are in [-end, end)
@@ -203,7 +204,7 @@ class _NumberLimit(NamedTuple):
 def _get_number_limits(feeds: Sequence[Variable], id_limits: Mapping[str, int]) -> dict[str, _NumberLimit]:
     """Return the range of numbers that each integer input may hold, by alias.
 
-    id_limits: by name of an input of ids, the rows of the table in which they are looked up.
+    id_limits: number of rows in the embedding table, by the name of the input of ids.
     """
     int32 = _NumberLimit(_INT32_END, "which is beyond the int32 that OpenVINO computes with", InvalidInput)
     limits = {feed.alias: int32 for feed in feeds if feed.dtype in _WIDE}
@@ -225,9 +226,9 @@ _HINTS = {"fp32": "f32", "bf16": "bf16"}
 
 
 def properties(core: openvino.Core, model: ServingModel, conf: PredictorConf) -> dict[str, Any]:
-    """Return OpenVINO's compile properties for a model.
+    """Return OpenVINO's compile properties for a model's settings.
 
-    Raises ConfigError for settings that OpenVINO lacks.
+    Raises ConfigError for unsupported settings.
     """
     if resolve_device(conf) is not Device.CPU:
         raise ConfigError(
@@ -249,10 +250,10 @@ def properties(core: openvino.Core, model: ServingModel, conf: PredictorConf) ->
 
 
 def _precision_in_force(core: openvino.Core, model: ServingModel, conf: PredictorConf) -> str:
-    """Return the precision that the model runs in: `precision`, or fp32 with a warning if the CPU lacks it.
+    """Return the precision in which the model runs: `precision`, or fp32 with a warning if the CPU lacks it.
 
-    `use_calib` is a warning too: OpenVINO has nothing to calibrate. With `strict_precision` both raise
-    ConfigError.
+    `use_calib` also causes a warning, because OpenVINO has nothing to calibrate. With `strict_precision`,
+    both cases raise ConfigError.
     """
     unsupported = _explain_unsupported_precision(core, conf)
     reason = unsupported or (
@@ -268,7 +269,7 @@ def _precision_in_force(core: openvino.Core, model: ServingModel, conf: Predicto
 
 
 def _explain_unsupported_precision(core: openvino.Core, conf: PredictorConf) -> str | None:
-    """Return why the model can't run in the configured precision, with a hint; None if it can."""
+    """Return why the model can't run in the configured precision, with a hint; None if it works."""
     if conf.precision == "int8":
         return (
             "precision int8 is in the model's file where OpenVINO runs it: serve one that was converted to "
@@ -316,7 +317,7 @@ def compile_onnx(core: openvino.Core, files: Sequence[Path], device: str, proper
 def _locked(folder: Path, size: int) -> Iterator[Path]:
     """Lock a cache folder against writers of other processes within a `with` block, and yield the folder.
 
-    An incomplete folder is emptied first. size: bytes of the model, for which room is made in the cache.
+    An incomplete folder is emptied first. size: the model's size in bytes; room for it is made in the cache.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (folder / _LOCK).open("w") as lock:
@@ -358,7 +359,8 @@ def _last_use(folder: Path) -> float:
 def _get_cache_key(files: Sequence[Path], cpu: Sequence[str], properties: dict[str, Any]) -> str:
     """Return a hash of the model files' state, the OpenVINO version, the CPU and the compile properties.
 
-    2026.4 reuses a file that was compiled for f32 for bf16 too, and then returns nan or crashes.
+    The properties are included because OpenVINO 2026.4 would reuse a file compiled for f32 for bf16, and then
+    return nan or crash.
     """
     states: list[object] = [openvino.__version__, cpu, sorted(properties.items())]
     for file in files:

@@ -37,9 +37,9 @@ class PaddleEngine:
         return PIR if file.suffix == ".json" and _is_pir(file) else ""
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
-        """Return the weight file; None without weights, and for a `__model__` with a file for each weight.
+        """Return a model's weight file; None without weights, or if each weight has its own file.
 
-        Raises ConfigError for several weight files.
+        Raises ConfigError for several files that each may have all weights.
         """
         candidates = [path for path in files if path.suffix == ".pdiparams" or path.name == "__params__"]
         if len(candidates) > 1:
@@ -64,7 +64,7 @@ ENGINE = PaddleEngine()
 def _is_pir(path: Path) -> bool:
     """Whether a .json file is a model file of Paddle 3.
 
-    Tokenizers and configurations have that suffix too.
+    Files of tokenizers and configurations have that suffix, too.
     """
     with path.open("rb") as file:
         return b'"magic":"pir"' in file.read(512).replace(b" ", b"")

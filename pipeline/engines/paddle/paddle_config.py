@@ -103,9 +103,9 @@ def build_config(
 ) -> inference.Config:
     """Return the Paddle configuration of one instance of a model.
 
-    With `natively`, oneDNN is off, whatever `conf` says. `rest` is the part of a text model behind its
-    tokenizer. `precision` is the result of `precision_in_force`, which is called without it. Raises
-    ConfigError for settings that this build or machine does not support.
+    With `natively`, oneDNN is off, whatever `conf` says. `rest` is the part of a text model after its
+    tokenizer. `precision` is the result of `precision_in_force`, which is called if `precision` is absent.
+    Raises ConfigError for settings that this build or machine does not support.
     """
     device = resolve_device(conf)
     refuse_unsupported(device, conf)
@@ -140,7 +140,7 @@ def configure(
 ) -> None:
     """Apply the settings of `conf` to a Paddle configuration, without checking the capabilities of the build.
 
-    `precision` overrides that of `conf`. With `natively`, oneDNN is off.
+    `precision` overrides the precision in `conf`. With `natively`, oneDNN is off.
     """
     device = resolve_device(conf)
     precision = precision or conf.precision
@@ -194,10 +194,10 @@ def refuse_unsupported(device: Device, conf: PredictorConf) -> None:
 def precision_in_force(
     device: Device, model: ServingModel, conf: PredictorConf, cpu_flags: Collection[str] | None = None
 ) -> str:
-    """Return the precision that the model runs in: `precision`, or fp32 if Paddle can't run it.
+    """Return the precision in which the model runs: `precision`, or fp32 if Paddle can't run that precision.
 
     The fallback logs a warning. Paddle Serving falls back as well: its examples configure int8 on a CPU.
-    `use_calib` without TensorRT is also a warning. With `strict_precision` both raise ConfigError.
+    `use_calib` without TensorRT also logs a warning. With `strict_precision`, both cases raise ConfigError.
     `cpu_flags` default to /proc/cpuinfo.
     """
     unsupported = _explain_unsupported_precision(device, model, conf, cpu_flags)
@@ -214,7 +214,7 @@ def precision_in_force(
 def _explain_unsupported_precision(
     device: Device, model: ServingModel, conf: PredictorConf, cpu_flags: Collection[str] | None
 ) -> str | None:
-    """Return why the model can't run in the configured precision, with a hint; None if it can."""
+    """Return why the model can't run in the configured precision, with a hint; None if it works."""
     if conf.precision == "fp32" or device is Device.TENSORRT:
         return None
     if device is Device.GPU:
@@ -241,7 +241,7 @@ def _cpu_flags() -> set[str]:
 def _needs_ir_optim(device: Device, conf: PredictorConf, precision: str) -> bool:
     """Whether graph optimisation must be on, whatever `ir_optim` says: bf16 and TensorRT are graph passes.
 
-    Paddle ignores them silently without.
+    Without graph optimisation, Paddle silently ignores both.
     """
     needs = device is Device.TENSORRT or precision == "bf16"
     if needs and not conf.ir_optim:
@@ -270,7 +270,7 @@ def _use_onednn(config: inference.Config, conf: PredictorConf, precision: str) -
 
 
 def _is_native_alone(model: ServingModel, conf: PredictorConf) -> bool:
-    """Whether the model has an operator that oneDNN can't run, which is logged."""
+    """Whether the model has an operator that oneDNN can't run. Logs the operator's name."""
     operator = run_natively_for(model)
     if operator is None:
         return False
@@ -286,7 +286,7 @@ def _beyond_onednn(operator: str, model: ServingModel) -> str:
 def _call_onednn_setter(config: inference.Config, name: str, *arguments: Any) -> None:
     """Call a setter of Paddle's configuration, whose name has "onednn" since Paddle 3.1 and "mkldnn" before.
 
-    name: with {} for that part.
+    name: the setter's name with {} in place of that part.
     """
     setter = getattr(config, name.format("onednn"), None) or getattr(config, name.format("mkldnn"))
     setter(*arguments)

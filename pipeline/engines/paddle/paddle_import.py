@@ -21,9 +21,10 @@ __all__ = ["inference", "paddle"]
 
 
 def _restore_sigterm() -> None:
-    """Restore SIGTERM's handler, which Paddle's import replaces in C, even if the process ignores the signal.
+    """Restore SIGTERM's handler, which importing Paddle replaces in C, even if the signal is ignored.
 
-    Python still has the previous handler. Paddle's handlers for crashes stay, for their traceback.
+    Python still has the previous handler. Paddle's handlers for crashes are kept, because they print a
+    traceback.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
@@ -40,7 +41,7 @@ _OUT_OF_RANGE = re.compile(r"expected >= 0 and < (?P<end>\d+), but got (?P<value
 
 
 def parse_out_of_range(exc: Exception) -> OutOfRange | None:
-    """Return the index beyond a lookup table that a Paddle error names, with its limit; else None."""
+    """Return the index that a Paddle error reports as beyond a lookup table, with the limit; else None."""
     match = _OUT_OF_RANGE.search(str(exc))
     return match and OutOfRange(int(match["value"]), 0, int(match["end"]) - 1)
 

@@ -68,7 +68,7 @@ class PaddlePredictor:
             self.merges = False
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run inference: input arrays by alias to output arrays by alias.
+        """Run inference on input arrays by alias. Returns output arrays by alias.
 
         Many models accept more shapes than they declare. Raises InvalidInput, or ModelFailed with Paddle's
         reason.
@@ -94,7 +94,7 @@ class PaddlePredictor:
         check_forms(self._fed, feeds, any_shape=True)
 
     def _bears_padding(self) -> bool:
-        """Whether texts of several requests may be padded to the longest text, as the tokenizer does."""
+        """Whether a text's outputs stay the same if the tokenizer pads it to a longer text."""
         try:
             return len(self._texts) == len(self.feeds) and bears_padding(self.run, self._texts)
         except (InvalidInput, ModelFailed):
@@ -163,7 +163,7 @@ def _refuse_unfeedable(model: ServingModel, facts: ProgramFacts) -> None:
 
 
 def _map_fetches_by_order(model: ServingModel, outputs: Sequence[str]) -> dict[str, str]:
-    """Return the graph file's output names by the declared names, in order; empty if a name is in both.
+    """Map declared output names to the graph file's names by their order; empty if the two share a name.
 
     Models saved by Paddle Serving 0.6 and earlier declare other names than the program, in the same order.
     """

@@ -31,7 +31,7 @@ _LENGTH, _ID = struct.Struct("<Q"), struct.Struct("<i")
 
 @dataclass(frozen=True)
 class Half:
-    """A graph and its weights, as contents of files that Paddle loads."""
+    """One of the two parts of a cut text model: a graph and its weights, as contents of files."""
 
     program: bytes
     params: bytes
@@ -39,7 +39,7 @@ class Half:
 
 @dataclass(frozen=True)
 class TextProgram:
-    """A text model cut in two: its tokenizer and the rest."""
+    """A text model cut in two: the tokenizer, and the remaining model."""
 
     tokenizer: Half
     rest: Half | None  # None: all outputs are the tokenizer's
@@ -51,7 +51,7 @@ class TextProgram:
 def skip_vocabulary(file: BinaryIO, size: int) -> None:
     """Seek past a vocabulary in a weight file: its length, then each token's length, bytes and id.
 
-    Raises struct.error or ValueError if the file, of `size` bytes, ends before.
+    Raises struct.error or ValueError if the file, of `size` bytes, ends too early.
     """
     (count,) = _LENGTH.unpack(file.read(_LENGTH.size))
     for _ in range(min(count, size)):
@@ -129,7 +129,7 @@ def _prune_program(program: Any, ops: Sequence[Any], feeds: Sequence[str], fetch
 
 
 def _numbered(pattern: Any, slot: Any, name: str, number: int) -> Any:
-    """Return a copy of a feed or fetch operator for another variable, at place `number`."""
+    """Return a copy of a feed or fetch operator for the variable `name`, with the index `number`."""
     slot.arguments[:] = [name]
     for attribute in pattern.attrs:
         if attribute.name == "col":
@@ -174,9 +174,9 @@ def find_row_finder(program: Path) -> str | None:
 def run_natively_for(model: ServingModel) -> str | None:
     """Return an operator of a model that oneDNN runs wrongly or not at all; None if oneDNN can run it.
 
-    oneDNN's adaptive pooling to more than 1x1 reuses the algorithm of the first run: sizes that the output
-    does not divide are 1 to 9 % off afterwards. The whole program runs without oneDNN, because Paddle 3.3.1
-    can't exclude a single operator of a PIR program.
+    oneDNN's adaptive pooling to more than 1x1 reuses the algorithm of the first run. If the output size does
+    not divide the input size, later results are 1 to 9 % off. The whole program runs without oneDNN, because
+    Paddle 3.3.1 can't exclude a single operator of a PIR program.
     """
     if model.format == "pir":
         operator = _first_operator(model.program, _NATIVE_ALONE)
@@ -190,7 +190,10 @@ def _first_operator(program: Path, pattern: re.Pattern[bytes]) -> str | None:
 
 
 def inspect_program(model: ServingModel) -> ProgramFacts:
-    """Return the facts of a model file. Raises ConfigError if it or its weight file is damaged or missing."""
+    """Return the facts of a model file.
+
+    Raises ConfigError if the model file or its weight file is damaged or missing.
+    """
     try:
         facts = _pir_facts(model.program) if model.format == "pir" else _pdmodel_facts(model.program)
     except (OSError, LookupError, TypeError, ValueError, AttributeError) as exc:
@@ -214,7 +217,7 @@ def inspect_program(model: ServingModel) -> ProgramFacts:
 
 
 def separate_params(model: ServingModel) -> bool:
-    """Whether each weight of a model has a file of its own, as the first versions of Paddle saved them."""
+    """Whether each weight of a model has its own file, as in models saved by the first versions of Paddle."""
     return model.program.name == "__model__" and model.params is None
 
 
@@ -234,7 +237,7 @@ def find_tokenizer_op(model: ServingModel) -> str | None:
 
 
 def text_program(model: ServingModel) -> TextProgram:
-    """Read a text model, cut into its tokenizer and the rest.
+    """Read a text model, and cut it into the tokenizer and the remaining model.
 
     Raises ConfigError if each weight has a separate file.
     """
@@ -253,7 +256,7 @@ def corrected_feeds(model: ServingModel, facts: ProgramFacts) -> tuple[Variable,
     """Return the model's inputs with the shapes and raggedness (LoD) that its graph file declares.
 
     Older conversions of Paddle Serving drop every open axis: [-1, -1] and the shape of a ragged feed are
-    stored as no shape at all. Others store lengths that the program does not require.
+    stored as no shape at all. Other conversions store lengths that the program does not require.
     """
     return tuple(_corrected(variable, facts) for variable in model.feeds)
 
@@ -280,9 +283,9 @@ def _corrected(variable: Variable, facts: ProgramFacts) -> Variable:
 
 
 def _pools_adaptively(ops: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a Paddle 3 model, in a block inside another too, pools adaptively to more than 1x1.
+    """Whether a Paddle 3 model, including inner blocks, has adaptive pooling to more than 1x1.
 
-    ops: its operators, decoded from JSON.
+    ops: the model's operators, decoded from JSON.
     """
     for op in ops:
         if op["#"].endswith(".pool2d"):
@@ -317,7 +320,7 @@ def _pir_ops(program: Path) -> Sequence[Mapping[str, Any]]:
 
 
 def _pir_facts(program: Path) -> ProgramFacts:
-    """Return the facts of a .json model file (PIR), from the `data` and weight operators in it."""
+    """Return the facts of a .json model file (PIR), from its `data` (input) and weight operators."""
     ops = _pir_ops(program)
     shapes = {}
     for op in ops:
@@ -328,9 +331,10 @@ def _pir_facts(program: Path) -> ProgramFacts:
 
 
 def _is_stored(op: Mapping[str, Any]) -> bool:
-    """Whether an operator of a .json model file (PIR) is a weight of the weight file.
+    """Whether an operator of a .json model file (PIR) is a weight that is stored in the weight file.
 
-    A recurrent layer's `dropout_state` is not stored: its persistable flag, the first of OA, is 0.
+    A recurrent layer's `dropout_state` is not stored: its persistable flag, the first element of the key OA,
+    is 0.
     """
     return op["#"] in ("p", "0.parameter") and op.get("OA", [])[:1] != [0]
 
@@ -371,7 +375,10 @@ def _count_stored_tensors(params: Path, limit: int, facts: ProgramFacts | None =
 
 
 def _skip(file: BinaryIO, name: str, size: int, facts: ProgramFacts | None) -> None:
-    """Seek past a weight in a weight file. Raises one of several errors if its `size` bytes end before."""
+    """Seek past a weight in a weight file.
+
+    Raises one of several exceptions if the file of `size` bytes ends too early.
+    """
     if facts is not None and name in facts.vocabularies:
         skip_vocabulary(file, size)
         return

@@ -18,7 +18,7 @@ class Session:
     """Runs inference with a `paddle.inference.Predictor`, and maps aliases to its tensor names.
 
     `feeds` and `fetches` map aliases to names of inputs and outputs. `ragged` names the inputs with offsets
-    (LoD). With `has_sequences`, outputs may have offsets too.
+    (LoD). With `has_sequences`, outputs may have offsets, too.
     """
 
     def __init__(
@@ -46,9 +46,10 @@ class Session:
         )
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run inference: arrays by alias to arrays by alias, and int32 offsets of sequences as "ALIAS.lod".
+        """Run inference on arrays by alias.
 
-        Paddle's exceptions pass through.
+        Returns arrays by alias, and int32 offsets of sequences as "ALIAS.lod". Paddle's exceptions pass
+        through.
         """
         for alias, handle in self._inputs.items():
             handle.copy_from_cpu(feeds[alias])
@@ -74,17 +75,17 @@ class Runs(Protocol):
 
 
 def build_text_config(half: Half) -> inference.Config:
-    """Return a Paddle configuration that loads the tokenizer of a text model, or the rest of the model."""
+    """Return a Paddle configuration that loads one part of a text model: the tokenizer or the rest."""
     config = inference.Config()
     config.set_model_buffer(half.program, len(half.program), half.params, len(half.params))
     return config
 
 
 class Tokenizing:
-    """Runs a text model: its tokenizer, then the rest of the model on the tokenizer's ids.
+    """Runs a text model: its tokenizer, then the remaining model on the tokenizer's ids.
 
-    `texts` and `fetched` map aliases to the tokenizer's inputs and to its outputs that clients get. Ids and
-    segments are int64 [n, longest]: the operator pads shorter rows with 0.
+    `texts` maps aliases to the tokenizer's inputs. `fetched` maps aliases to the tokenizer's outputs that
+    clients get. Ids and segments are int64 [n, longest]: the operator pads shorter rows with 0.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Tokenizing:
         self._rest = rest
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run inference: arrays by alias to arrays by alias. Inputs of texts are arrays of str [n]."""
+        """Run inference on arrays by alias. Returns arrays by alias. Text inputs are arrays of str [n]."""
         for alias, handle in self._inputs.items():
             handle.copy_from_cpu(feeds[alias].tolist())
         self._predictor.run()
@@ -115,9 +116,9 @@ class Tokenizing:
 
 
 def bears_padding(run: Callable[[Mapping[str, Array]], Mapping[str, Array]], texts: Iterable[str]) -> bool:
-    """Whether a text model has the same outputs for a short text alone and padded to a longer one.
+    """Whether padding a short text of a text model to a longer text leaves its outputs unchanged.
 
-    `run` runs the model. `texts` names all its inputs.
+    `run` runs the model. `texts` names all inputs of the model.
     """
     alone, together = (
         run({alias: np.array(rows, object) for alias in texts}) for rows in (_TRIAL[:1], _TRIAL)
@@ -147,7 +148,7 @@ Shape = tuple[int, int]  # rows, and elements of a row over all feeds
 
 
 class KeptTensors:
-    """Runs small batches in a session that keeps its intermediate tensors, others in the usual session.
+    """Runs small batches in a session that keeps intermediate tensors, and others in the usual session.
 
     The memory of a new shape is estimated from shapes that ran: it grows at most with the rows, and with the
     square of a row's length (attention).
@@ -162,7 +163,7 @@ class KeptTensors:
         self._largest: list[tuple[Shape, int]] = []  # shapes that no other covers, with the bytes kept then
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run inference: input arrays by alias to output arrays by alias."""
+        """Run inference on input arrays by alias. Returns output arrays by alias."""
         shape, keeping = _get_shape(feeds), self._keeping
         if keeping is not None and (shape in self._shapes or self._fits(shape)):
             return self._run_keeping(keeping, shape, feeds)
@@ -189,7 +190,7 @@ class KeptTensors:
         return fetches
 
     def _record_growth(self, shape: Shape, grown: int) -> None:
-        """Record the bytes that an inference has kept, after the first of its shape and after each growth.
+        """Record the bytes that an inference has kept in memory, for a new input shape and after each growth.
 
         Most models grow only with a new shape. Models with loops may grow a little with each inference.
         """
@@ -231,7 +232,7 @@ def _get_allocated_bytes() -> int:
 
 @contextlib.contextmanager
 def _tensors_kept() -> Iterator[None]:
-    """Set Paddle's flag within a `with` block: a predictor that is created there keeps its tensors."""
+    """Set a Paddle flag within a `with` block: predictors created in the block keep their tensors."""
     usual = paddle.get_flags(_FLAG)
     paddle.set_flags({_FLAG: -1.0})
     try:

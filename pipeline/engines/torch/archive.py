@@ -34,7 +34,10 @@ Signature = tuple[Sequence[Variable], Sequence[Variable]]
 
 
 def detect_format(program: Path) -> str:
-    """Return TORCHSCRIPT or EXPORTED. Raises ConfigError for other files, with what they hold."""
+    """Return the format of a model file: TORCHSCRIPT or EXPORTED.
+
+    Raises ConfigError for other files, and says what they contain.
+    """
     with _open(program) as archive:
         return _get_format(program, _list_members(program, archive))
 
@@ -42,7 +45,8 @@ def detect_format(program: Path) -> str:
 def read_signature_in(program: Path) -> Signature:
     """Return the inputs and outputs that a model file declares.
 
-    Raises ConfigError for a TorchScript archive without signature.prototxt: it declares none.
+    Raises ConfigError for a TorchScript archive without signature.prototxt, because the archive declares no
+    inputs and outputs.
     """
     signature = find_signature(program)
     if signature is None:
@@ -68,7 +72,7 @@ def find_signature(program: Path) -> Signature | None:
 
 
 def find_operators(program: Path) -> set[str]:
-    """Return the operators of a TorchScript archive that other libraries add, such as "torchvision::nms"."""
+    """Return the operators of a TorchScript archive that other libraries add, e.g. "torchvision::nms"."""
     operators = set()
     for text in _read_code(program):
         operators |= {f"{space}::{name}" for space, name in re.findall(r"\bops\.(\w+)\.(\w+)\(", text)}
@@ -104,7 +108,7 @@ def _open(program: Path) -> zipfile.ZipFile:
 
 
 def _list_members(program: Path, archive: zipfile.ZipFile) -> Mapping[str, zipfile.ZipInfo]:
-    """Return the files of an archive by their path in its single folder."""
+    """Return the files of an archive, by their path within the archive's single top folder."""
     files = archive.infolist()
     if len(files) > MAX_MEMBERS:
         raise ConfigError(f"{program} holds {len(files)} files; at most {MAX_MEMBERS} are read")

@@ -18,7 +18,7 @@ _NUMBERED = re.compile(r".+__(\d{1,4})")
 
 
 class Argument(NamedTuple):
-    """An argument of `forward`."""
+    """An argument of the function `forward` of a PyTorch model."""
 
     name: str
     kind: str  # TENSOR, TENSORS, TENSOR_MAP, TEXTS, or another type of TorchScript
@@ -26,7 +26,7 @@ class Argument(NamedTuple):
 
 
 class InputBinding(NamedTuple):
-    """The way that input tensors become arguments of `forward`."""
+    """Assigns input tensors to the arguments of a PyTorch model's `forward`."""
 
     names: tuple[str | None, ...]  # the input of each argument; None: the argument keeps its default
     gathered: str = ""  # TENSORS or TENSOR_MAP: all inputs together are the only argument
@@ -34,7 +34,8 @@ class InputBinding(NamedTuple):
     def build_arguments(self, values: Mapping[str, Any]) -> tuple[list[Any], dict[int, Any]]:
         """Return the leading positional arguments, and later arguments by position.
 
-        values: by input. Arguments after the first one that keeps its default are passed by position.
+        values: tensors by input name. The second result, a dict by position, holds the arguments after the
+        first argument that keeps its default.
         """
         if self.gathered == TENSOR_MAP:
             return [{name: values[name] for name in self.names if name is not None}], {}
@@ -46,9 +47,9 @@ class InputBinding(NamedTuple):
 
 
 def bind_inputs(names: Sequence[str], arguments: Sequence[Argument], where: str) -> InputBinding:
-    """Return which input goes to which argument of `forward`.
+    """Decide which input is passed as which argument of a PyTorch model's `forward`.
 
-    where: the model file, for messages. Raises ConfigError for inputs that do not fit.
+    where: the model file, for error messages. Raises ConfigError for inputs that do not fit.
     """
     if len(arguments) == 1 and arguments[0].kind in (TENSORS, TENSOR_MAP):
         ordered = [name for _, name in sorted(zip(get_positions(names), names, strict=True))]
@@ -84,7 +85,7 @@ def bind_inputs(names: Sequence[str], arguments: Sequence[Argument], where: str)
 
 
 def get_positions(names: Sequence[str]) -> list[int]:
-    """Return the positions in names such as input__0, else the order of the names."""
+    """Return the positions at the end of names such as input__0, or else the order of the names."""
     matches = [_NUMBERED.fullmatch(name) for name in names]
     numbers = [int(match[1]) for match in matches if match]
     return numbers if len(numbers) == len(names) else list(range(len(names)))

@@ -33,7 +33,7 @@ class PyTorchEngine:
         return {".pt": TORCHSCRIPT, ".pt2": EXPORTED}.get(file.suffix, "")
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
-        """Return None: the file holds its weights."""
+        """Return None: a PyTorch model file contains its weights."""
         return None
 
     def signature_of(self, program: Path) -> tuple[Sequence[Variable], Sequence[Variable]]:

@@ -25,11 +25,14 @@ _CUDA = re.compile(r"cuda(:\d+)?")
 class TorchDevice:
     """A device of PyTorch, and the transfers of arrays to it and from it.
 
-    On a GPU each thread, so each instance, has a stream of its own and copies through pinned memory.
+    On a GPU, each thread (each instance) has its own stream and copies through pinned memory.
     """
 
     def __init__(self, conf: PredictorConf, instance_index: int) -> None:
-        """Select the device of `device_type` and `devices`. Raises ConfigError where PyTorch can't use it."""
+        """Select the device of `device_type` and `devices`.
+
+        Raises ConfigError if PyTorch can't use the device.
+        """
         kind = resolve_device(conf)
         if kind is Device.TENSORRT:
             raise ConfigError(
@@ -58,7 +61,7 @@ class TorchDevice:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Context manager: run inference of this thread on its own stream, in the configured precision."""
+        """Context manager: run inference on this thread's own stream, in the configured precision."""
         with contextlib.ExitStack() as stack:
             if self.is_cuda:
                 stack.enter_context(torch.cuda.stream(self._get_stream()))
@@ -73,11 +76,11 @@ class TorchDevice:
         return stream
 
     def move_in(self, tensor: Any) -> Any:
-        """Copy a tensor of the host to the device, without waiting for the copy."""
+        """Copy a tensor from the host to the device, without waiting for the copy."""
         return tensor.pin_memory().to(self.device, non_blocking=True) if self.is_cuda else tensor
 
     def move_out(self, tensors: Sequence[Any]) -> list[Any]:
-        """Copy tensors of the device to the host, and wait for this thread's stream."""
+        """Copy tensors from the device to the host, and wait for this thread's stream."""
         if not self.is_cuda:
             return list(tensors)
         hosts = []
@@ -89,7 +92,7 @@ class TorchDevice:
 
 
 def set_threads(conf: PredictorConf) -> None:
-    """Set the threads of an operator, and of operators that run beside each other, in this process."""
+    """Set the number of threads in an operator, and of parallel operators, for this process."""
     torch.set_num_threads(conf.thread_num)
     # PyTorch raises an error once operators have run beside each other; a process sets it once.
     with contextlib.suppress(RuntimeError):
@@ -97,11 +100,11 @@ def set_threads(conf: PredictorConf) -> None:
 
 
 def disable_fusion() -> None:
-    """Have TorchScript run a graph as it is on a GPU, without fused kernels.
+    """Make TorchScript run graphs on a GPU without fused kernels.
 
-    Fused kernels are compiled for the shapes of an input, and batches have all sizes. With random sizes of 1
-    to 64, 12 x 768 in fp16 made 7,600 rows/s with the default strategy and 17,500 without (H200). Triton's
-    backend leaves its fuser off as well.
+    Fused kernels are compiled for one input shape, but batch sizes vary. With random batch sizes of 1 to 64,
+    a 12 x 768 model in fp16 reached 7,600 rows/s with the default strategy and 17,500 without fusion (H200).
+    Triton's backend disables its fuser as well.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit in favour of torch.compile
@@ -109,10 +112,11 @@ def disable_fusion() -> None:
 
 
 def move_constants(module: Any, device: Any) -> int:
-    """Rewrite the devices that a TorchScript module's graph names, in place. Returns their number.
+    """Replace the device constants in a TorchScript module's graph, in place.
 
-    `.cuda()` inside of `forward` becomes a constant of the traced graph, which `map_location` leaves. A graph
-    that was traced on the CPU names the CPU, and is moved to a GPU alike.
+    Returns how many GPU constants and calls of `.cuda()` the graph had. A `.cuda()` inside `forward` becomes
+    a constant of the traced graph, which `map_location` does not change. A graph traced on the CPU has the
+    CPU as a constant, which is replaced for a GPU.
     """
     graph = module.forward.graph
     torch._C._jit_pass_inline(graph)  # graphs of submodules and functions become part of this graph

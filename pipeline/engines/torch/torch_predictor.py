@@ -54,7 +54,7 @@ Runner = Callable[[Mapping[str, Any]], Any]
 
 
 class TorchPredictor:
-    """A model in PyTorch. Threads share it and its weights; it releases the GIL during inference."""
+    """A model in PyTorch. Threads share the model and its weights. Inference releases the GIL."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class TorchPredictor:
         self.merges = shares_runs(model.program, loaded.finder, (*self.feeds, *self.fetches))
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run inference: input arrays by alias to output arrays by alias.
+        """Run inference on input arrays by alias. Returns output arrays by alias.
 
         Raises InvalidInput and ModelFailed.
         """
@@ -120,7 +120,10 @@ class TorchPredictor:
         return self._device.move_in(torch.from_numpy(array))
 
     def _to_arrays(self, outputs: Sequence[Any], inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Convert outputs to arrays that own their memory, by alias. Raises ModelFailed for other types."""
+        """Convert outputs to arrays that own their memory, by alias.
+
+        Raises ModelFailed for unsupported types.
+        """
         tensors = [
             self._check_output(fetch, output) for fetch, output in zip(self.fetches, outputs, strict=True)
         ]
@@ -171,7 +174,7 @@ class TorchPredictor:
         return build_run_error("PyTorch", self.feeds, checked, reason)
 
     def check(self, feeds: Mapping[str, Array]) -> None:
-        """Raise InvalidInput for inputs whose names, types, shapes or dtypes are not the model's."""
+        """Raise InvalidInput for inputs whose names, types, shapes or dtypes do not fit the model."""
         check_forms(self.feeds, feeds)
 
     def close(self) -> None:
@@ -180,10 +183,13 @@ class TorchPredictor:
 
 
 class LoadedProgram:
-    """A model file that is loaded: its module, its function, and facts about its graph."""
+    """A loaded PyTorch model: its module, the function that runs it, and facts about its graph."""
 
     def __init__(self, module: Any, run: Runner, tensors: Sequence[Any], operators: Sequence[str]) -> None:
-        """run: calls the module. tensors: weights and other stored tensors. operators: kinds of its nodes."""
+        """run: calls the module. tensors: weights and other stored tensors.
+
+        operators: kinds of the graph's nodes.
+        """
         self.module = module
         self.run = run
         self.stored = {_address(tensor) for tensor in tensors}
@@ -193,7 +199,7 @@ class LoadedProgram:
 
 
 def load_program(model: ServingModel, device: TorchDevice, *, optimized: bool) -> LoadedProgram:
-    """Load a model's file on a device; `optimized`: whether TorchScript optimises its graph.
+    """Load a model file on a device. `optimized` tells whether TorchScript optimises the graph.
 
     Raises ConfigError for a file that can't be loaded, and for inputs that do not fit `forward`.
     """
@@ -295,9 +301,9 @@ def _load_exported(model: ServingModel, device: TorchDevice) -> LoadedProgram:
 
 
 def _check_sample_inputs(program: Path) -> None:
-    """Raise ConfigError if the example inputs in the file are more than tensors.
+    """Raise ConfigError if the example inputs in an exported program are not plain tensors.
 
-    torch.export.load would fall back to unpickling them.
+    torch.export.load would otherwise unpickle them.
     """
     reader = torch._C.PyTorchFileReader(str(program))
     for name in reader.get_all_records():
@@ -317,7 +323,7 @@ def _check_sample_inputs(program: Path) -> None:
 
 
 def _import_operators(program: Path) -> None:
-    """Import the libraries whose operators a TorchScript file uses, as far as they are installed."""
+    """Import the installed libraries whose operators a TorchScript file uses."""
     for space in {name.partition("::")[0] for name in find_operators(program)}:
         if space == "torchvision":
             with contextlib.suppress(ImportError):
@@ -346,7 +352,7 @@ def _check_precision(model: ServingModel, conf: PredictorConf) -> None:
 
 
 def _describe_load_error(program: Path, exc: Exception) -> str:
-    """Return a message why a model file can't be loaded, with a hint if one is known."""
+    """Return a message that explains why a model file can't be loaded, with a hint if one is known."""
     title, text = f"PyTorch {torch.__version__}", " ".join(str(exc).split())
     if match := _NO_OPERATOR.search(text):
         library = match[1].partition("::")[0]

@@ -23,7 +23,10 @@ INSTALL, REINSTALL = (
 
 
 class Status(StrEnum):
-    """Severity of a doctor's finding. A service can run with OK and NOTE, and can't with MISS."""
+    """Severity of a finding of `paddlewheel doctor`.
+
+    A service can run with OK and NOTE, but not with MISS.
+    """
 
     OK = "ok"
     NOTE = "note"
@@ -46,10 +49,10 @@ def ok(check: str, result: str) -> Finding:
 
 
 def notice(check: str, result: str, remedy: str = "") -> Finding:
-    """Return a finding with status NOTE: a service runs, perhaps slower."""
+    """Return a finding with status NOTE: services run, but perhaps slower."""
     return Finding(check, Status.NOTE, result, remedy)
 
 
 def miss(check: str, result: str, remedy: str) -> Finding:
-    """Return a finding with status MISS: no service runs, or none on the devices that config.yml names."""
+    """Return a finding with status MISS: no service runs, or not on the devices that config.yml names."""
     return Finding(check, Status.MISS, result, remedy)

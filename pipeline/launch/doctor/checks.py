@@ -62,7 +62,7 @@ def check_cpu(flags: Collection[str]) -> Finding:
 
 
 def check_cores(usable: int, quota: float | None) -> Finding:
-    """Compare the usable cores with the CPU quota of the control group, None without a quota."""
+    """Compare the number of usable cores with the CPU quota of the control group (None without a quota)."""
     result = f"{usable} usable"
     if quota is not None and quota < usable:
         remedy = (
@@ -75,9 +75,9 @@ def check_cores(usable: int, quota: float | None) -> Finding:
 
 
 def check_memory(available: int, total: int, limit: int | None) -> Finding:
-    """Check whether the memory suffices for a small service. All arguments are bytes.
+    """Check whether the memory is sufficient for a small service. All arguments are in bytes.
 
-    limit: memory limit of the control group, None without a limit.
+    limit: memory limit of the control group; None without a limit.
     """
     result = f"{available / GIB:.1f} GiB available of {total / GIB:.1f}"
     if limit is not None and limit < total:
@@ -89,7 +89,7 @@ def check_memory(available: int, total: int, limit: int | None) -> Finding:
 
 
 def cpu_flags() -> set[str]:
-    """Return the flags of the first CPU in /proc/cpuinfo; empty if there are none."""
+    """Return the flags of the first CPU in /proc/cpuinfo; empty if it lists no flags."""
     for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
         if line.startswith("flags"):
             return set(line.partition(":")[2].split())
@@ -114,10 +114,10 @@ GPU_TYPES, TENSORRT_TYPE = (1, 2), 2
 
 
 def check_gpu(paddle: Mapping[str, Any] | None, config: ServiceConfig | None) -> list[Finding]:
-    """Check the NVIDIA driver, CUDA and TensorRT. Only a device that config.yml names can be a miss.
+    """Check the NVIDIA driver, CUDA and TensorRT.
 
-    paddle: facts about the installed Paddle that the trial prediction printed; None if Paddle is not
-    installed. config: the loaded config.yml, or None.
+    A missing device is only a miss if config.yml names the device. paddle: facts about the installed Paddle,
+    printed by the trial prediction; None if Paddle is not installed. config: the loaded config.yml, or None.
     """
     gpu, tensorrt = required_devices(config)
     cards = list_cards()
@@ -150,8 +150,8 @@ def check_driver(cards: list[str], required: bool) -> Finding:
 def check_cuda(paddle: Mapping[str, Any], required: bool, cards: bool) -> Finding:
     """Check whether the installed Paddle has CUDA and sees a GPU.
 
-    paddle: facts that the trial prediction printed. required: a model needs a GPU. cards: nvidia-smi shows
-    one.
+    paddle: facts printed by the trial prediction. required: whether a model needs a GPU. cards: whether
+    nvidia-smi shows a GPU.
     """
     cuda, visible_cards = paddle.get("cuda", ""), paddle.get("cards", 0)
     if cuda and visible_cards:
@@ -168,10 +168,10 @@ def check_cuda(paddle: Mapping[str, Any], required: bool, cards: bool) -> Findin
 
 
 def check_tensorrt(paddle: Mapping[str, Any], required: bool, library: str) -> Finding:
-    """Check whether Paddle is built with TensorRT and its library is found.
+    """Check whether Paddle is built with TensorRT, and the TensorRT library is found.
 
-    paddle: facts that the trial prediction printed. required: a model runs with TensorRT. library: file name
-    of the libnvinfer that the dynamic loader finds, or an empty text.
+    paddle: facts printed by the trial prediction. required: whether a model runs with TensorRT. library: file
+    name of the libnvinfer that the dynamic loader finds, or an empty text.
     """
     built_with = paddle.get("tensorrt", "")
     loaded = paddle.get("tensorrt_found", "") or library
@@ -219,8 +219,8 @@ COMMAND_CHARS = 120
 def check_config(config_file: Path | None) -> tuple[ServiceConfig | None, list[Finding]]:
     """Load config.yml, and check its ports and the libraries of its models.
 
-    Returns the configuration, or None if it can't be loaded, and the findings. Without `config_file` the
-    config.yml of the working directory is checked, if there is one.
+    Returns the configuration, or None if it can't be loaded, and the findings. Without `config_file`, checks
+    the config.yml of the working directory if it exists.
     """
     path = config_file or USUAL
     if config_file is None and not path.exists():
@@ -277,7 +277,7 @@ def _missing_libraries(config: ServiceConfig, path: Path) -> list[Finding]:
 def check_port(name: str, port: int) -> Finding:
     """Check whether a TCP port can be opened. name: key of config.yml that sets the port.
 
-    A port in use is a note if a service of this project has it, else a miss.
+    A port in use is a note if a service of this project uses the port, else a miss.
     """
     check = f"Port {port}"
     holders = list(listeners(port))
@@ -335,7 +335,7 @@ def get_module_name(distribution: str) -> str:
 
 
 def try_imports(modules: list[str]) -> None:
-    """Import modules, and print a JSON line [module, error] for each; the error is empty after success."""
+    """Import modules, and print a JSON line [module, error] for each. An empty error means success."""
     for module in modules:
         reason = ""
         try:
@@ -437,7 +437,10 @@ def check_numpy(installed: Mapping[str, str]) -> Finding:
 
 
 def check_onnx_runtime(installed: Mapping[str, str]) -> Finding:
-    """Report the version of ONNX Runtime. It is optional, so that a missing one is only a note."""
+    """Report the version of ONNX Runtime.
+
+    If it is missing, the finding is only a note, because it is optional.
+    """
     for name in ("onnxruntime-gpu", "onnxruntime"):
         if name in installed:
             return ok("ONNX Runtime", installed[name])
@@ -476,7 +479,10 @@ def direct_requirements(*, extras: bool = False) -> set[str]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the installed version by normalised package name; the first on sys.path counts."""
+    """Return the installed version by normalised package name.
+
+    If a package is installed several times, the first on sys.path counts.
+    """
     versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         if distribution.name:
@@ -497,7 +503,10 @@ _ENTRY_POINT = b"pipeline.__main__"  # in the programs that pip installs for thi
 
 
 def check_tritonserver(program: str | None) -> Finding:
-    """Report the `tritonserver` that is first on the PATH. program: its path, None without any."""
+    """Report the program `tritonserver` that is first on the PATH.
+
+    program: its path; None if there is none.
+    """
     check = "tritonserver"
     if program is None:
         remedy = "Name the bin folder of this environment in PATH, where KServe or another host starts it."
@@ -531,7 +540,7 @@ def check_running() -> list[Finding]:
 def _get_versions(service: RunningService) -> set[str]:
     """Return the versions of the message protocol with which the service's workers were started.
 
-    Empty without workers that this user can see.
+    Empty if this user can see no workers.
     """
     return {arguments[0] for pid in service.worker_pids() if (arguments := module_arguments(pid, WORKER))}
 

@@ -85,9 +85,9 @@ def try_prediction() -> Trial:
 
 
 def _child_environment(folder: str) -> dict[str, str]:
-    """Return the environment variables of the child; `folder` becomes HOME if HOME is not writable.
+    """Return the environment variables of the child; `folder` replaces HOME if HOME is not writable.
 
-    Paddle writes to the home folder when it saves a model. Serving a model does not.
+    Paddle writes to the home folder when it saves a model; serving a model does not write there.
     """
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  # raises nothing
     if os.access(home, os.W_OK | os.X_OK):
@@ -96,7 +96,7 @@ def _child_environment(folder: str) -> dict[str, str]:
 
 
 def check_paddle(trial: Trial) -> Finding:
-    """Return the finding about the installed Paddle: its version and build, or why the import failed."""
+    """Return the finding about the installed Paddle: its version and build, or why importing it failed."""
     if not trial.with_paddle:
         remedy = f"To serve Paddle models: pip install '{PADDLE.requirement}'"
         return notice("Paddle", "not installed; ONNX models are served without it", remedy)
@@ -144,7 +144,7 @@ def _describe_failure(code: int, errors: str) -> str:
 def predict_with_paddle(folder: Path) -> None:
     """In the child: print facts about the installed Paddle, and predict on each device.
 
-    Prints JSON lines, see the module. The tiny model is saved in `folder`.
+    The JSON lines are described in the module docstring. The tiny model is saved in `folder`.
     """
     from pipeline.engines.paddle.paddle_import import inference, paddle
 
@@ -221,8 +221,8 @@ def _print_prediction(
 ) -> None:
     """Predict `rows` on a device ("CPU" or "GPU"), and print a JSON line with the time or the error.
 
-    expected: the right output. through, by: words of the printed sentence for the model's operators, and for
-    the source of the expected output.
+    expected: the correct output. through, by: words for the printed sentence; they name the model's
+    operators, and the source of the expected output.
     """
     from pipeline.config.op_section import LocalServiceConf
     from pipeline.errors import ServingError
@@ -240,7 +240,7 @@ def _print_prediction(
 def _time_prediction(
     model: ServingModel, conf: LocalServiceConf, rows: Matrix, expected: Matrix, by: str
 ) -> float:
-    """Return the milliseconds of one inference of `rows`, after a first inference that warms up.
+    """Return the time of one inference on `rows` in milliseconds, after a warm-up inference.
 
     Raises ValueError if the output differs from `expected`. by: source of the expected output, for the
     message.

@@ -25,8 +25,8 @@ PIPE_WIDTH = 120  # columns of a table that is not printed to a terminal
 def examine(config_file: Path | None = None) -> list[Finding]:
     """Run all checks of `paddlewheel doctor`; return the findings in the order of the report.
 
-    Takes seconds, because a child process imports Paddle. Without `config_file` the config.yml of the working
-    directory is checked, if there is one.
+    Takes seconds, because a child process imports Paddle. Without `config_file`, checks the config.yml of the
+    working directory if it exists.
     """
     with _show_progress() as say:
         say("Looking at the machine and its packages")
@@ -51,7 +51,7 @@ def _show_progress() -> Iterator[Callable[[str], None]]:
 
 
 def all_needed_is_there(findings: Sequence[Finding]) -> bool:
-    """Return whether no finding is a miss, so that this machine can serve."""
+    """Return whether no finding has the status MISS, so that this machine can serve."""
     return all(finding.status is not Status.MISS for finding in findings)
 
 
@@ -93,7 +93,7 @@ def _write_table(findings: Sequence[Finding]) -> None:
 def as_json(findings: Sequence[Finding]) -> str:
     """Return the findings as JSON: {"ok": bool, "findings": [{"check", "status", "found", "remedy"}]}.
 
-    `ok` is whether this machine can serve; `status` is "ok", "note" or "miss".
+    `ok` tells whether this machine can serve; `status` is "ok", "note" or "miss".
     """
     rows = [
         {"check": f.check, "status": f.status.value, "found": f.result, "remedy": f.remedy} for f in findings

@@ -34,8 +34,8 @@ _LOAD_S, _CONNECTIONS = 2.0, 8  # of the load before the memory is read
 def export_kubernetes(options: ExportKubernetesOptions) -> None:
     """Write the manifests of a service into a new folder, and print how to apply them.
 
-    The service is started for a few seconds to measure its memory, unless the options say how much it needs.
-    Raises ConfigError before the start for everything that Kubernetes can't run.
+    The service is started for a few seconds to measure its memory, unless the options set the memory. Raises
+    ConfigError, before the service starts, for settings that Kubernetes can't run.
     """
     script, config_path = find_service_files(options.service, options.config)
     script, config_path = script.absolute(), config_path.absolute()
@@ -88,7 +88,7 @@ def measure_memory(script: Path, config: Path) -> int:
 
 
 def _check_output(output: Path) -> None:
-    """Raise ConfigError if manifests can't be written to a folder, or it holds other files."""
+    """Raise ConfigError if manifests can't be written to a folder, or the folder has other files."""
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output {output} is a file; name a folder that doesn't exist yet")
     if output.is_dir() and any(output.iterdir()):
@@ -102,7 +102,7 @@ def _check_output(output: Path) -> None:
 
 
 def _find_format(config: ServiceConfig) -> str:
-    """Return KServe's name for the format of the first model of a service."""
+    """Return KServe's model format name for the first model of a service."""
     for op in config.op.values():
         if (conf := op.local_model) is not None:
             folder = choose_version(Path(conf.model_dir), conf.model_version).directory

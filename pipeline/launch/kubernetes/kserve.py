@@ -24,9 +24,9 @@ COMMAND = (
 
 
 def build_kserve_manifests(workload: Workload, model_format: str, storage: str) -> dict[str, Manifest]:
-    """Return the runtime, an InferenceService, and its canary, by the names of their files.
+    """Return KServe manifests by file name: the runtime, an InferenceService, and its canary.
 
-    model_format: a key of FORMATS. storage: URI of a folder with the model repositories 1 and 2.
+    model_format: a key of FORMATS. storage: URI of a folder with two model repositories named 1 and 2.
     """
     canary_remark = (
         f"The next version with {CANARY_PERCENT} % of the requests: apply it in place of "

@@ -27,14 +27,14 @@ _CONTAINER_SECURITY = {
 
 
 class Manifest(NamedTuple):
-    """An object of Kubernetes, and a remark for its reader."""
+    """A Kubernetes object, and a remark for the reader of the manifest."""
 
     content: Mapping[str, Any]
     remark: str
 
 
 def build_manifests(workload: Workload) -> dict[str, Manifest]:
-    """Return the objects that run a service, by the names of their files."""
+    """Return the Kubernetes objects that run a service, by the names of their files."""
     return {
         "deployment.yaml": _deployment(workload),
         "service.yaml": _service(workload),
@@ -47,7 +47,7 @@ def build_manifests(workload: Workload) -> dict[str, Manifest]:
 
 
 def build_object(api: str, kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object of Kubernetes with the labels of its application."""
+    """Return a Kubernetes object with the labels of the application."""
     return {
         "apiVersion": api,
         "kind": kind,
@@ -57,7 +57,7 @@ def build_object(api: str, kind: str, name: str, spec: Mapping[str, Any]) -> dic
 
 
 def build_container(workload: Workload, name: str, command: list[str]) -> dict[str, Any]:
-    """Return a container with measured resources, a read-only root, and /tmp and /dev/shm to write to."""
+    """Return a container with measured resources, a read-only root, and writable /tmp and /dev/shm."""
     return {
         "name": name,
         "image": workload.image,

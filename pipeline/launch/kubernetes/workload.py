@@ -32,7 +32,7 @@ _PORT_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A service as Kubernetes runs it."""
+    """A service to be run on Kubernetes, with its configuration and needs."""
 
     name: str  # of every object, a DNS label
     image: str
@@ -46,7 +46,7 @@ class Workload:
 
     @property
     def command(self) -> list[str]:
-        """The command that runs the script in the container, with the configuration of this export."""
+        """The command that runs the script in the container, with the exported configuration."""
         folder, script = self.script.parent, self.script.name
         config = self.config_path.relative_to(folder)
         options = [] if str(config) == "config.yml" else ["--config", str(SERVICE_FOLDER / config)]
@@ -55,34 +55,34 @@ class Workload:
 
     @property
     def ports(self) -> dict[str, int]:
-        """The ports of the service, by their names in Kubernetes."""
+        """Ports of the service, by their names in Kubernetes."""
         return {_PORT_NAMES[key]: port for key, port in self.config.ports().items()}
 
     @property
     def scheme(self) -> str:
-        """Scheme of the HTTP port in upper case, as probes name it."""
+        """Scheme of the HTTP port for Kubernetes probes: HTTP or HTTPS."""
         tls = self.config.tls
         return "HTTPS" if tls is not None and tls.http else "HTTP"
 
     @property
     def pre_stop_s(self) -> int:
-        """Seconds that a stopping pod waits before SIGTERM; 0 if `dag.drain_delay` makes the service wait."""
+        """Seconds that a stopping pod waits before SIGTERM; 0 if the service waits (`dag.drain_delay`)."""
         return 0 if self.config.dag.drain_delay else _ENDPOINTS_S
 
     @property
     def grace_s(self) -> int:
-        """Seconds from the order to stop until Kubernetes kills the pod: all its waits, and a margin."""
+        """Grace period in seconds before Kubernetes kills a stopping pod: all its waits, and a margin."""
         dag = self.config.dag
         return self.pre_stop_s + math.ceil(dag.drain_delay + dag.drain_timeout) + _WORKERS_S + _MARGIN_S
 
     @property
     def start_s(self) -> int:
-        """Seconds that a pod has until it is ready: the longest `start_timeout` of its Ops."""
+        """Seconds within which a pod must be ready: the longest `start_timeout` of its Ops (steps)."""
         return math.ceil(max((op.start_timeout for op in self.config.op.values()), default=60.0))
 
     @property
     def cores(self) -> int:
-        """CPU cores that the front and the threads of all models use at the same time."""
+        """CPU cores that the front process and the threads of all models use at the same time."""
         config = self.config
         copies = config.worker_num if config.build_dag_each_worker else 1
         instances = [(op.concurrency * copies, op.local_model) for op in config.op.values()]
@@ -90,19 +90,19 @@ class Workload:
 
     @property
     def cards(self) -> int:
-        """Number of GPUs that the models name in `devices`."""
+        """Number of GPUs that `devices` of all models name."""
         models = [op.local_model for op in self.config.op.values()]
         return len({card for model in models if model for card in model.devices.split(",") if card})
 
     @property
     def remote_ports(self) -> list[int]:
-        """Ports of the `server_endpoints` that the Ops call."""
+        """Ports of the other servers that the Ops (steps) call: `server_endpoints` in config.yml."""
         endpoints = [endpoint for op in self.config.op.values() for endpoint in op.server_endpoints]
         return sorted({int(endpoint.rpartition(":")[2]) for endpoint in endpoints})
 
     @property
     def secret_files(self) -> dict[Path, PurePosixPath]:
-        """Files with keys and certificates: their paths on this machine, and in the container."""
+        """Files with keys and certificates, as paths on this machine and in the container."""
         files = {Path(file).absolute() for file in _list_secret_files(self.config)}
         folder = self.script.parent
         return {
@@ -149,7 +149,7 @@ class Workload:
 
 
 def check_label(name: str) -> None:
-    """Raise ConfigError if `name` can't begin the names of objects in Kubernetes."""
+    """Raise ConfigError if `name` can't be the beginning of names of Kubernetes objects."""
     if len(name) > MAX_NAME_LENGTH or not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name):
         raise ConfigError(
             f"the name {name!r} is no DNS label: lower-case letters, digits and '-', from a letter on, at "

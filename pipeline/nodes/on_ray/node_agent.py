@@ -20,14 +20,14 @@ IDLE_S = 30  # after which an agent ends without a connection of a proxy
 
 
 class StartedAgent(NamedTuple):
-    """The address of an agent, or the reason why there is none."""
+    """Result of starting an agent: its address, or the reason why it did not start."""
 
     address: str
     error: str = ""
 
 
 class NodeAgent:
-    """Runs an agent for one worker, as a child process that dies with the actor.
+    """A Ray actor that runs an agent for one worker, as a child process that dies with the actor.
 
     The actor outlives the placer that has created it, and ends with the agent.
     """
@@ -38,7 +38,10 @@ class NodeAgent:
         self._unused.start()
 
     def start(self, token: str, folder: str, options: Sequence[str] = ()) -> StartedAgent:
-        """Start the agent, and return its address. folder: its working folder. options: of its command."""
+        """Start the agent, and return its address.
+
+        folder: the agent's working folder. options: of the agent's command line.
+        """
         self._unused.cancel()
         host = ray.util.get_node_ip_address()
         if not Path(folder).is_dir():
@@ -67,7 +70,10 @@ class NodeAgent:
         return StartedAgent("", f"the agent on node {host} ended with {self._process.wait()}: {line.strip()}")
 
     def _forward_output(self) -> None:
-        """Write the lines of the agent to the actor's output, which Ray collects. End with the agent."""
+        """Copy the agent's output to the actor's output, which Ray collects.
+
+        Ends the actor when the agent ends.
+        """
         assert self._process.stdout is not None
         for line in self._process.stdout:
             sys.stdout.write(line)

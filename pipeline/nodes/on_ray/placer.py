@@ -51,7 +51,7 @@ DEFAULT_RESOURCES = {"CPU": 1.0}
 
 
 class Placer:
-    """Creates a Ray actor for each connection of a proxy."""
+    """Creates a Ray actor, which runs an agent, for each connection of a proxy."""
 
     def __init__(self, settings: PlacerSettings) -> None:
         self._settings = settings
@@ -59,7 +59,7 @@ class Placer:
         self._links: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Serve proxies of this machine until SIGTERM, and kill the actors then."""
+        """Serve proxies of this machine until SIGTERM, then kill the actors."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         loop.add_signal_handler(signal.SIGTERM, stop.set)
@@ -87,7 +87,7 @@ class Placer:
             link.abort()
 
     async def _place(self, link: Link, offer: Offer) -> None:
-        """Create the actor of a worker, and keep it until the proxy closes the connection."""
+        """Create the Ray actor for a worker, and keep the actor until the worker's proxy disconnects."""
         resources = find_resources(self._settings.resources, offer.op)
         remote_class: Any = ray.remote(NodeAgent)
         actor = remote_class.options(
@@ -129,14 +129,17 @@ class Placer:
 
 
 async def _await_end(link: Link) -> None:
-    """Wait until the proxy closes the connection."""
+    """Wait until the proxy, which represents the worker on the service's machine, closes the connection."""
     with contextlib.suppress(LinkLost):
         while True:
             await link.receive_packet()
 
 
 def find_resources(by_op: Mapping[str, Mapping[str, float]], op: str) -> Mapping[str, float]:
-    """Return the resources of an Op. The Op of a repository is MODEL:VERSION, and MODEL stands for each."""
+    """Return the Ray resources of an Op (step).
+
+    An Op of a model repository is named MODEL:VERSION; resources of MODEL apply to all its versions.
+    """
     model, _, _ = op.rpartition(":")
     return by_op.get(op) or by_op.get(model) or DEFAULT_RESOURCES
 
@@ -148,7 +151,7 @@ def split_resources(resources: Mapping[str, float]) -> dict[str, Any]:
 
 
 async def describe_wait(op: str, resources: Mapping[str, float]) -> str:
-    """Return the reason why a worker has no agent yet: the resources of the Op that are not free."""
+    """Return the reason why a worker has no agent yet: the resources for its Op that are not free."""
     nodes, free = await asyncio.gather(
         asyncio.to_thread(ray.nodes), asyncio.to_thread(ray.available_resources)
     )
@@ -161,7 +164,7 @@ async def describe_wait(op: str, resources: Mapping[str, float]) -> str:
 
 
 def describe_resources(resources: Mapping[str, float]) -> str:
-    """Return resources in words, without memory and the names of nodes."""
+    """Describe Ray resources in words, without memory and node names."""
     named = sorted(
         (name, count)
         for name, count in resources.items()
@@ -171,7 +174,10 @@ def describe_resources(resources: Mapping[str, float]) -> str:
 
 
 def run_placer(settings: PlacerSettings) -> None:
-    """Run a placer until SIGTERM. Exits with 1 if the Ray cluster can't be used."""
+    """Run a placer, which starts workers on a Ray cluster, until SIGTERM.
+
+    Exits with 1 if the cluster can't be used.
+    """
     set_up_logging(LoggingConfig(), "ray", "placer", beside_app=False)
     try:
         check_address(settings.ray_address)
@@ -186,7 +192,10 @@ def run_placer(settings: PlacerSettings) -> None:
 
 
 def check_address(address: str) -> None:
-    """Connect to the head node once, because Ray retries for minutes. Raises OSError if nothing listens."""
+    """Connect to the Ray head node once, because Ray itself retries for minutes.
+
+    Raises OSError if no process listens there.
+    """
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.removeprefix("ray://").strip("[]"), int(port)), CONNECT_S).close()

@@ -20,7 +20,7 @@ END_S = 10.0  # for a placer to leave its cluster
 
 @dataclass(frozen=True)
 class PlacerSettings:
-    """Settings of a placer, as `paddlewheel ray up` writes them."""
+    """Settings of a placer, written by `paddlewheel ray up`."""
 
     front_pid: int
     ray_address: str  # of the cluster; "auto": the cluster of this machine
@@ -35,9 +35,9 @@ class PlacerSettings:
 
 
 def supervise(settings: PlacerSettings, encoded: str) -> None:
-    """Run one placer after another until the front ends, and remove the token file.
+    """Run a placer, and restart it until the front process ends. Then remove the token file.
 
-    encoded: the settings in JSON.
+    encoded: the settings as JSON.
     """
     try:
         front = os.pidfd_open(settings.front_pid)
@@ -48,7 +48,7 @@ def supervise(settings: PlacerSettings, encoded: str) -> None:
 
 
 def _run_placer(settings: PlacerSettings, encoded: str, front: int) -> bool:
-    """Run a placer until it ends. Return False when the front has ended."""
+    """Run a placer until it ends. Return False when the front process has ended."""
     command = [*python_module("pipeline.nodes.on_ray", parent=os.getpid()), encoded, "once"]
     fds = (settings.socket_fd, settings.ready_fd)
     placer = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL)

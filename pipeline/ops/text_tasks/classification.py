@@ -32,7 +32,7 @@ THRESHOLD = Parameter("threshold", share, "Least score of a label that is told."
 
 
 class ClassesTask(TextTask):
-    """Single-label classification: the best class of each text, and the `top_k` best."""
+    """Single-label classification: returns the best class and the `top_k` best classes of each text."""
 
     parameters: ClassVar[tuple[Parameter, ...]] = (TOP_K, THRESHOLD, TRUNCATE)
 
@@ -50,7 +50,7 @@ class ClassesTask(TextTask):
 
 
 class MultiLabelTask(ClassesTask):
-    """Multi-label classification: all classes of each text whose score is over a threshold."""
+    """Multi-label classification: returns all classes of each text whose score is over a threshold."""
 
     def declared(self) -> dict[str, str]:
         return {"labels": "BYTES [-1, -1]", "scores": "FP32 [-1, -1]"}
@@ -67,7 +67,7 @@ class MultiLabelTask(ClassesTask):
 
 
 def joined(scores: list[Array]) -> Array:
-    """Concatenate the scores of all rows of a request: float32 [rows, classes]."""
+    """Concatenate the scores of all rows of a request into one array: float32 [rows, classes]."""
     rows = scores[0] if len(scores) == 1 else np.concatenate(scores)
     return rows.reshape(-1, rows.shape[-1]).astype(np.float32, copy=False)
 
@@ -78,7 +78,7 @@ RAW_SCORES = Parameter("raw_scores", parameters.flag, "Whether scores are the mo
 class RelevanceTask(TextTask):
     """Scores how well the second text of each pair answers the first.
 
-    A single first text may pair with all.
+    A single first text may be paired with all second texts.
     """
 
     parameters: ClassVar[tuple[Parameter, ...]] = (RAW_SCORES, TRUNCATE)
@@ -96,9 +96,9 @@ class RelevanceTask(TextTask):
 
 
 def scored(logits: Array, activation: str) -> Array:
-    """Return a relevance score for each row of logits, [rows, 1] or [rows, 2].
+    """Return a relevance score for each row of logits of shape [rows, 1] or [rows, 2].
 
-    Raises ServingError otherwise.
+    Raises ServingError for other shapes.
     """
     classes = logits.shape[1]
     if classes not in (1, 2):
@@ -196,7 +196,7 @@ class ZeroShotTask(TextTask):
     def _likely(self, logits: Array, *, alone: bool) -> Array:
         """Return the probability of each label, [windows, labels], from logits [windows, labels, classes].
 
-        `alone` judges each label by itself, by its logits of entailment and contradiction.
+        With `alone`, each label is judged independently, by its logits of entailment and contradiction.
         """
         entailed = logits[:, :, self._entailment]
         if not alone:

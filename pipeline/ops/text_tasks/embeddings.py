@@ -35,7 +35,10 @@ _ERF = np.vectorize(math.erf, otypes=[np.float32])
 
 
 class Layer(NamedTuple):
-    """A Dense layer after the pooling, with its activation; without a weight, a normalization to length 1."""
+    """A layer after the pooling: a Dense layer with its activation, or, without a weight, a normalization.
+
+    The normalization scales vectors to length 1.
+    """
 
     weight: Array | None = None  # [numbers of a result, numbers of a vector]
     bias: Array | None = None
@@ -48,7 +51,7 @@ def pool_tokens(fetch: Array, tokens: int, poolings: Sequence[str], skip: int = 
 
     Results of several poolings are concatenated. fetch: a vector for each token, or the text's own vector if
     `poolings` is empty. tokens: number of the text's tokens, without padding. skip: number of prompt tokens
-    at its start, which are not pooled.
+    at the start of the text, which are not pooled.
     """
     if not poolings:
         return np.asarray(fetch, np.float32)
@@ -58,9 +61,9 @@ def pool_tokens(fetch: Array, tokens: int, poolings: Sequence[str], skip: int = 
 
 
 def _pool(vectors: Array, pooling: str, first: int) -> Array:
-    """Return the vector of one pooling, such as "mean".
+    """Return a text's vector by one kind of pooling, such as "mean".
 
-    `first` is the place of the first token in its text.
+    `first` is the position of the first of these tokens in the text.
     """
     if pooling == "cls":
         return np.asarray(vectors[0])
@@ -112,8 +115,8 @@ def normalized(vectors: Array) -> Array:
 def load_layers(entries: Sequence[Mapping[str, Any]], file: Path, size: int) -> list[Layer]:
     """Load the layers that follow the pooling, as `sentence.layers` in serving.yml lists them.
 
-    file: an .npz file with the arrays `N.weight`, `N.bias` and `N.residual` of layer N, from 0. size: numbers
-    of a vector before the layers; below 0 where unknown. Raises ConfigError for weights that do not fit.
+    file: an .npz file with the arrays `N.weight`, `N.bias` and `N.residual` of layer N, from 0. size: size of
+    a vector before the layers; negative if unknown. Raises ConfigError for weights that do not fit.
     """
     if not entries:
         return []
@@ -191,7 +194,7 @@ class EmbeddingTask(TextTask):
     def poolings(self) -> tuple[str, ...]:
         """Names of the poolings that turn token vectors into a text's vector.
 
-        Empty if the model pools itself. Raises ConfigError for a pooling that does not fit the output tensor.
+        Empty if the model itself pools. Raises ConfigError for a pooling that does not fit the output tensor.
         """
         pooling, alias = self.output.pooling, self.fetch.alias
         of_tokens = len(self.fetch.shape) != 2
@@ -206,7 +209,7 @@ class EmbeddingTask(TextTask):
 
     @property
     def layers(self) -> list[dict[str, Any]]:
-        """The layers after the pooling; none if the model itself pools and applies them."""
+        """The layers after the pooling; empty if the model itself pools and applies the layers."""
         return [layer.model_dump() for layer in self.sentence.layers] if self.poolings else []
 
     def rows(self, inputs: Mapping[str, Any], options: dict[str, Any]) -> TextRequest:
@@ -246,7 +249,10 @@ class EmbeddingTask(TextTask):
         return find_prompt(self.sentence.prompts, options.get("prompt_name", self.sentence.default_prompt))
 
     def rows_of_ids(self, many: list[list[int]], options: dict[str, Any]) -> TextRequest:
-        """Build model rows from token ids sent in place of texts, special tokens included."""
+        """Build model rows from token ids that a client sends in place of texts.
+
+        The ids include special tokens.
+        """
         vocabulary = self.tokenizer.vocabulary_size
         rows = []
         for number, ids in enumerate(many):
@@ -298,7 +304,7 @@ class EmbeddingTask(TextTask):
 class SimilarityTask(EmbeddingTask):
     """Computes the cosine similarity of two texts by their embeddings.
 
-    The model reads each text by itself.
+    The model encodes each text separately.
     """
 
     parameters: ClassVar[tuple[Parameter, ...]] = (DIMENSIONS, NORMALIZE, PROMPT, TRUNCATE)
@@ -330,7 +336,7 @@ class SimilarityTask(EmbeddingTask):
 
 
 def _describe_tokens(encodings: Sequence[Any]) -> dict[str, Any]:
-    """Return, for all texts in one array each, token ids, token names, offsets, and the tokens per text."""
+    """Return token ids, token names and offsets of all texts, each in one array, and the tokens per text."""
     names = np.array([name for encoding in encodings for name in encoding.tokens], object)
     places = [place for encoding in encodings for place in encoding.offsets]
     return {
@@ -343,7 +349,7 @@ def _describe_tokens(encodings: Sequence[Any]) -> dict[str, Any]:
 
 
 def truncations(request: TextRequest) -> Array:
-    """Return, for each text of a request, whether its end was left out: bool [texts]."""
+    """Return, for each text of a request, whether the end of the text was cut off: bool [texts]."""
     return np.array([part.truncated for part in request.cuts])
 
 

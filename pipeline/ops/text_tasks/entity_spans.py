@@ -39,7 +39,7 @@ _WITHOUT_SPACES = (
 
 
 class Tag(NamedTuple):
-    """A parsed label such as B-PER: the kind of entity (PER) and the place in it (B)."""
+    """A parsed label such as B-PER: the kind of entity (PER) and the position in the entity (B)."""
 
     kind: str  # of the entity; empty: no entity
     place: str = ""  # of the word in its entity: B, I, M, E, L, S or U; empty: the label does not tell
@@ -56,8 +56,8 @@ class Entity(NamedTuple):
 def parse_labels(labels: Sequence[str], scheme: str, outside: str) -> list[Tag]:
     """Parse the model's class labels by a scheme: "bio", "bioes", "bioul", "none" or "auto".
 
-    `outside` is the label of words outside entities. Raises ConfigError for a label that does not follow the
-    scheme.
+    `outside` is the label of words that belong to no entity. Raises ConfigError for a label that does not
+    follow the scheme.
     """
     named = [label for label in labels if label != outside]
     if scheme == "none":
@@ -98,7 +98,7 @@ def group_words(text: str, offsets: Sequence[tuple[int, int]]) -> list[list[int]
     """Group token indexes into words: tokens that touch within a run of letters form one word.
 
     `offsets` has the character span of each token. In scripts without spaces each token is a word. A token
-    without characters of its own is left out.
+    without characters in the text is left out.
     """
     words: list[list[int]] = []
     end = -1
@@ -116,7 +116,7 @@ def group_words(text: str, offsets: Sequence[tuple[int, int]]) -> list[list[int]
 
 
 def trim_span(text: str, first: int, last: int) -> tuple[int, int]:
-    """Strip spaces from a character span, and extend it over combining characters behind its end."""
+    """Strip spaces from a character span, and extend the span over combining characters after its end."""
     while first < last and text[first].isspace():
         first += 1
     while last < len(text) and _belongs_to_last(text, last):
@@ -127,7 +127,7 @@ def trim_span(text: str, first: int, last: int) -> tuple[int, int]:
 
 
 def joined_tokens(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
-    """Join tokens into a text, with spaces between words that need one; return it with each token's span."""
+    """Join tokens into a text, with spaces where words need them. Returns the text and each token's span."""
     text, spans = "", list[tuple[int, int]]()
     for token in tokens:
         if text and token and _is_word(text[-1]) and _is_word(token[0]):
@@ -149,7 +149,7 @@ def _is_word(char: str) -> bool:
 
 
 def _belongs_to_last(text: str, at: int) -> bool:
-    """Whether a character combines with the one before it: an accent, a skin tone, a zero-width joiner."""
+    """Whether a character combines with the previous one: an accent, a skin tone, a zero-width joiner."""
     char = text[at]
     if unicodedata.category(char) in _MARKS or ord(char) in _SKIN_TONES or char == _JOINER:
         return True
@@ -181,9 +181,9 @@ _DTYPES: dict[str, Any] = {"score": np.float32, "start": np.int64, "end": np.int
 
 
 class TextEntity(NamedTuple):
-    """An entity found in a text: its label, score and character span, `start` to before `end`.
+    """An entity found in a text: its label, score and character span, without the character at `end`.
 
-    `tokens` is the span of tokens, for texts that were sent in tokens.
+    `tokens` is the span of tokens, for texts that were sent as lists of tokens.
     """
 
     text: str
@@ -201,7 +201,8 @@ class TextEntity(NamedTuple):
     def as_paddlenlp(self) -> dict[str, Any]:
         """Return the entity as JSON values in PaddleNLP's form.
 
-        `pos` has the first and the last character, or the first and the last token of a text sent in tokens.
+        `pos` has the positions of the first and the last character. For a text that was sent as a list of
+        tokens, `pos` has positions of tokens.
         """
         first, end = self.tokens or (self.start, self.end)
         score = round(self.score, 6)
@@ -242,8 +243,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def get_token_probabilities(spans: Sequence[Span], begins: Sequence[int], scores: Sequence[Array]) -> Array:
     """Join the windows of a long text, and return the class probabilities of its tokens: [tokens, classes].
 
-    spans: first token, and token behind the last, of each window. begins: index of the text's first token in
-    the row of each window. scores: logits of each row, [positions, classes].
+    spans: for each window, its first token and the token after its last. begins: for each window, the
+    position of the text's first token in the row. scores: logits of each row, [positions, classes].
     """
     read = spans[-1][1]
     chosen = nearest_window(read, spans)
@@ -257,8 +258,8 @@ def get_token_probabilities(spans: Sequence[Span], begins: Sequence[int], scores
 def entities_in(text: str, offsets: Sequence[Span], likely: Array, tags: Sequence[Tag]) -> list[TextEntity]:
     """Return the entities of a text, from the class probabilities of its tokens.
 
-    offsets: character span of each token; (0, 0) for a lone space of SentencePiece. likely: probabilities,
-    [tokens, classes]. tags: parsed label of each class.
+    offsets: character span of each token; (0, 0) for a SentencePiece token that is only a space. likely:
+    class probabilities, [tokens, classes]. tags: parsed label of each class.
     """
     words = group_words(text, offsets)
     many = []

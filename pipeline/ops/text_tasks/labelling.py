@@ -58,7 +58,7 @@ class EntitiesTask(TextTask):
         return TextRequest(options, rows, cuts, texts, tokens)
 
     def _sent(self, inputs: Mapping[str, Any], *, split: bool) -> list[Any]:
-        """Return the texts of a request, or the token list of each text: all of one kind."""
+        """Return the texts of a request, or, for texts split into tokens, the token list of each text."""
         max_chars = self.reading.most_chars
         if TOKENS in inputs and self.name not in inputs:
             sent = printed_texts(inputs[TOKENS], TOKENS)

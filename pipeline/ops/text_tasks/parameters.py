@@ -35,8 +35,8 @@ def read_parameters(
 ) -> dict[str, Any]:
     """Return the parsed parameters of a request, by name.
 
-    accepted: parameters of the task. inputs: inputs of the request. sent_parameters: its `parameters`. Raises
-    InvalidInput for a value that can't be used, and for a misspelt name.
+    accepted: parameters of the task. inputs: inputs of the request. sent_parameters: the `parameters` in the
+    request. Raises InvalidInput for a value that can't be used, and for a misspelt name.
     """
     by_name = {parameter.name: parameter for parameter in accepted}
     for name in sent_parameters:
@@ -55,7 +55,7 @@ def read_parameters(
 
 
 def _of_array(tensor: np.ndarray[Any, Any]) -> Any:
-    """Return a tensor's values as a list, or the value alone if there is only one; bytes become texts."""
+    """Return a tensor's values as a list, or a single value alone. Bytes are decoded to texts."""
     values = [
         value.decode(errors="replace") if isinstance(value, bytes) else value
         for value in tensor.ravel().tolist()
@@ -64,20 +64,20 @@ def _of_array(tensor: np.ndarray[Any, Any]) -> Any:
 
 
 def count(name: str, value: Any) -> int:
-    """Parse a number of labels, 1 to MAX_TOP_K. `name` is the parameter's. Raises InvalidInput."""
+    """Parse a number of labels, 1 to MAX_TOP_K. `name` is the parameter's name. Raises InvalidInput."""
     return _whole(name, value, MAX_TOP_K)
 
 
 def size(name: str, value: Any) -> int:
-    """Parse a number of vector dimensions, 1 to MAX_DIMENSIONS. `name` is the parameter's.
+    """Parse a number of vector dimensions, 1 to MAX_DIMENSIONS.
 
-    Raises InvalidInput.
+    `name` is the parameter's name. Raises InvalidInput.
     """
     return _whole(name, value, MAX_DIMENSIONS)
 
 
 def share(name: str, value: Any) -> float:
-    """Parse a number from 0 to 1. `name` is the parameter's. Raises InvalidInput."""
+    """Parse a number from 0 to 1. `name` is the parameter's name. Raises InvalidInput."""
     number = _number(name, value, "a number from 0 to 1")
     if not 0 <= number <= 1:
         raise InvalidInput(f"{name!r} is {_shown(value)}: send a number from 0 to 1")
@@ -85,7 +85,7 @@ def share(name: str, value: Any) -> float:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Parse a boolean: true, false, 1 or 0. `name` is the parameter's. Raises InvalidInput."""
+    """Parse a boolean: true, false, 1 or 0. `name` is the parameter's name. Raises InvalidInput."""
     if isinstance(value, bool):
         return value
     switch = _WORDS.get(str(value).strip().lower())
@@ -97,7 +97,7 @@ def flag(name: str, value: Any) -> bool:
 def labels_sent(name: str, value: Any) -> tuple[str, ...]:
     """Parse labels from a list, a JSON list, or a text with commas. Raises InvalidInput for duplicates.
 
-    `name` is the parameter's.
+    `name` is the parameter's name.
     """
     many = _listed(name, value)
     if not many:
@@ -119,7 +119,7 @@ def labels_sent(name: str, value: Any) -> tuple[str, ...]:
 
 
 def name_sent(name: str, value: Any) -> str:
-    """Return a parameter's value that must be a name, such as a prompt's.
+    """Return a parameter's value that is itself a name, such as the name of a prompt.
 
     Raises InvalidInput for other types.
     """
@@ -129,7 +129,10 @@ def name_sent(name: str, value: Any) -> str:
 
 
 def template(name: str, value: Any) -> str:
-    """Return a zero-shot hypothesis, a text with `{}` once for the label. Raises InvalidInput."""
+    """Return the hypothesis template of zero-shot classification: a text with `{}` once for the label.
+
+    Raises InvalidInput.
+    """
     if not isinstance(value, str):
         raise InvalidInput(f"{name!r} is {_shown(value)}: send a text with {SLOT} where a label goes")
     if len(value) > MAX_TEMPLATE_LENGTH:

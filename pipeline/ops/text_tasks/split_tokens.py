@@ -44,7 +44,7 @@ def checked_tokens(tokens: Any, where: str, most_chars: int) -> list[str]:
 
 
 def printed_texts(value: Any, name: str) -> list[Any]:
-    """Parse a request value into texts or token lists: a tensor, a list, JSON, or a printed NumPy array.
+    """Parse texts or token lists from a request value: a tensor, a list, JSON, or a printed NumPy array.
 
     `name` is the value's name in errors. Raises InvalidInput.
     """
@@ -74,7 +74,10 @@ def _of_repr(text: str, name: str) -> list[Any]:
 
 
 def _parse_node(node: ast.expr) -> Any:
-    """Return the value of a parsed list, text or NumPy array. Raises ValueError for any other expression."""
+    """Return the value of a parsed expression: a list, text or NumPy array.
+
+    Raises ValueError for any other expression.
+    """
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLS:
         if not node.args:
             raise ValueError

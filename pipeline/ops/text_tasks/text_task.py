@@ -27,7 +27,7 @@ from pipeline.ops.tokenizer import Row, TextTokenizer, Tokens, load_tokenizer, s
 class TextRows:
     """Tokenizes the texts of a request into rows of the model's input, cutting long texts into windows.
 
-    `names` are the names of the input, or of the two inputs of pairs, for errors.
+    `names` are the names of the input, or of the two inputs of text pairs, for error messages.
     """
 
     def __init__(self, tokenizer: TextTokenizer, names: Sequence[str], reading: Reading) -> None:
@@ -36,10 +36,10 @@ class TextRows:
         self._reading = reading
 
     def build_rows(self, texts: Sequence[Sequence[str]]) -> tuple[list[Row], list[Cut]]:
-        """Tokenize the texts of each input.
+        """Tokenize the texts of each input, and build the model's input rows.
 
-        Return the model's input rows, and the tokens that are read of each text. Of pairs, a single first
-        text may stand for all.
+        Returns the rows, and the tokens of each text that the model reads. For pairs, a single first text may
+        be paired with all second texts.
         """
         tokens = [self._tokens(many) for many in texts]
         if len(texts) == 2 and len(texts[0]) < len(texts[1]):
@@ -48,9 +48,9 @@ class TextRows:
         return rows, self._find_cuts(cuts, *texts)
 
     def build_rows_with_places(self, texts: Sequence[str]) -> tuple[list[Tokens], list[Row], list[Cut]]:
-        """Tokenize texts.
+        """Tokenize texts, and build the model's input rows.
 
-        Return their tokens with offsets, the model's input rows, and the tokens that are read.
+        Returns the tokens with their offsets, the rows, and the tokens of each text that the model reads.
         """
         tokens = self._tokens(texts, places=True)
         rows, cuts = self.build_text_rows(tokens)
@@ -61,13 +61,13 @@ class TextRows:
         return self._tokenizer.tokens([text[:max_chars] for text in texts], places=places)
 
     def _find_cuts(self, cuts: Sequence[Cut], *texts: Sequence[str]) -> list[Cut]:
-        """Mark texts as truncated whose last characters were dropped before the tokenizer."""
+        """Mark texts as truncated if their last characters were dropped before tokenization."""
         max_chars = self._reading.most_chars
         over = [any(len(text) > max_chars for text in pair) for pair in zip(*texts, strict=True)]
         return [part._replace(truncated=part.truncated or cut) for part, cut in zip(cuts, over, strict=True)]
 
     def build_text_rows(self, tokens: Sequence[Tokens]) -> tuple[list[Row], list[Cut]]:
-        """Return the model's input rows for tokenized texts, and the spans of tokens read of each text."""
+        """Return the model's input rows for tokenized texts, and the token spans read of each text."""
         room, rows, cuts = self._room(paired=False), list[Row](), list[Cut]()
         for number, text in enumerate(tokens):
             part = cut(len(text.ids), room, self._reading, where(self._names[0], number, len(tokens)))
@@ -108,7 +108,7 @@ class TextRows:
         return room - second
 
     def _room(self, *, paired: bool) -> int:
-        """Return how many text tokens fit into a row, without special tokens."""
+        """Return how many text tokens fit into a row of the model's input, besides the special tokens."""
         return self._reading.max_tokens - self._tokenizer.special(paired=paired)
 
 
@@ -128,7 +128,7 @@ def find_prompt(prompts: Mapping[str, str], name: str) -> str:
 
 
 def with_prompt(prompt: str, texts: Sequence[str], *, lowercase: bool) -> list[str]:
-    """Return the texts with a prompt in front, in lower case if the model reads them so."""
+    """Return the texts with a prompt in front, in lower case if the model needs lower case."""
     joined = [prompt + text for text in texts]
     return [text.lower() for text in joined] if lowercase else joined
 
@@ -158,7 +158,7 @@ TRUNCATE = Parameter("truncate", flag, "Whether the end of a long text is left o
 
 @dataclass
 class TextRequest:
-    """A parsed request of a text task: its parameters and the model's input rows."""
+    """A parsed request of a text task, with its parameters and the rows of the model's input."""
 
     parameters: dict[str, Any]  # by name, parsed
     rows: list[Row]  # for the model
@@ -201,15 +201,15 @@ class TextTask:
 
     @property
     def names(self) -> list[str]:
-        """Names of the request's inputs: the text, and the second text of pairs."""
+        """Names of the request's inputs: the text, and, for pairs, the second text."""
         return [self.name, *([self.input.pair] if self.input.pair else [])]
 
     def declared(self) -> dict[str, str]:
-        """Return the task's outputs, "FP32 [-1]" by name, as KServe metadata declares them."""
+        """Return the declarations of the task's outputs for KServe metadata, such as "FP32 [-1]", by name."""
         raise NotImplementedError
 
     def declared_all(self) -> dict[str, str]:
-        """Return the outputs of `declared`, with the lengths that are reported if long texts are accepted."""
+        """Return the outputs of `declared`, plus `truncated` and `windows` if long texts are accepted."""
         lengths = {} if self.input.too_long == "refuse" else {TRUNCATED: "BOOL [-1]", WINDOWS: "INT64 [-1]"}
         return self.declared() | lengths
 
@@ -241,7 +241,7 @@ class TextTask:
         return request
 
     def _truncating(self, options: Mapping[str, Any]) -> Self:
-        """Return the task as changed by the request's `truncate`: long texts are truncated, or rejected."""
+        """Return the task with the request's `truncate` setting: long texts are truncated, or rejected."""
         truncate = options.get(TRUNCATE.name)
         if truncate is None or (not truncate and self.input.too_long != "truncate"):
             return self
@@ -250,13 +250,13 @@ class TextTask:
         return other
 
     def rows(self, inputs: Mapping[str, Any], options: dict[str, Any]) -> TextRequest:
-        """Tokenize the texts of a request into model rows. `options` are its parsed parameters."""
+        """Tokenize the texts of a request into model rows. `options` are the request's parsed parameters."""
         return TextRequest(options, *self.maker.build_rows(self.get_texts(inputs)))
 
     def get_texts(self, inputs: Mapping[str, Any]) -> list[list[str]]:
         """Return the texts of each input. Raises InvalidInput if the texts of pairs differ in number.
 
-        Of pairs, a single first text may stand for all if the task allows that.
+        If the task allows it, a single first text may be paired with all second texts.
         """
         texts = [self.texts(inputs, name) for name in self.names]
         if len({len(many) for many in texts}) > 1 and not (self.one_for_all and len(texts[0]) == 1):
@@ -265,9 +265,10 @@ class TextTask:
         return texts
 
     def texts(self, inputs: Mapping[str, Any], name: str) -> list[str]:
-        """Return the texts of one input of a request. Raises InvalidInput for a text that is surely too long.
+        """Return the texts of one input of a request.
 
-        The check is on characters, so that it costs no tokenizer time.
+        Raises InvalidInput for a text that is certainly too long. The check counts characters, because
+        tokenization would take time.
         """
         max_chars = None if self.input.too_long == "truncate" else self.reading.most_chars
         texts = named_texts(inputs, name, max_chars, alone=not self.input.pair)
@@ -282,11 +283,11 @@ class TextTask:
 
     @property
     def maker(self) -> TextRows:
-        """A builder of model rows with the task's tokenizer and settings."""
+        """Builder of model rows, with the task's tokenizer and settings."""
         return TextRows(self.tokenizer, self.names, self.reading)
 
     def feeds(self, request: TextRequest) -> list[Feed]:
-        """Return the model's input arrays by tensor name, in a list with one row each."""
+        """Return the model's input arrays of each row: a list of dicts by tensor name."""
         text_input, dtypes = self.input, self._dtypes
         feeds = []
         for row in request.rows:
@@ -306,7 +307,7 @@ class TextTask:
         return answer
 
     def build_answer(self, request: TextRequest, scores: list[Array]) -> dict[str, Any]:
-        """Build the task's response outputs from the scores of each row. Subclasses override it."""
+        """Build the task's response outputs from the scores of each row. Subclasses override this method."""
         raise NotImplementedError
 
     def get_class_names(self, classes: int) -> Array:
@@ -334,7 +335,7 @@ def refuse_many(rows: int) -> None:
 
 
 def _add_lengths(answer: dict[str, Any], truncated: list[bool], windows: list[int]) -> None:
-    """Add to a response whether each text was truncated, and its number of windows."""
+    """Add to a response whether each text was truncated, and into how many windows it was split."""
     answer[TRUNCATED], answer[WINDOWS] = np.array(truncated), np.array(windows)
     if not isinstance(answer, Answer):
         return
@@ -350,7 +351,7 @@ def _add_lengths(answer: dict[str, Any], truncated: list[bool], windows: list[in
 
 
 def is_task_output(output: Output) -> bool:
-    """Whether the response needs only the task's result of an output tensor, not the raw tensor as well."""
+    """Whether the response needs only the task's result from an output tensor, and not the raw tensor."""
     return not getattr(output, "raw", False) and not getattr(output, "chosen", "")
 
 

@@ -24,7 +24,7 @@ class Reading(NamedTuple):
 
     @property
     def most_chars(self) -> int:
-        """Maximum characters of a text. A longer text surely exceeds the limit on tokens."""
+        """Maximum characters of a text. A text with more characters certainly exceeds the limit on tokens."""
         return CHARS_PER_TOKEN * self.max_tokens * (self.max_windows if self.too_long == "windows" else 1)
 
 
@@ -38,7 +38,7 @@ class Cut(NamedTuple):
 def cut(tokens: int, room: int, reading: Reading, where: str) -> Cut:
     """Split a text of `tokens` tokens into the spans that the model reads, each of at most `room` tokens.
 
-    `where` names the text in errors. Raises InvalidInput if the settings refuse a text of this length.
+    `where` names the text in errors. Raises InvalidInput if the settings do not allow a text of this length.
     """
     if tokens <= room:
         return Cut([(0, tokens)])

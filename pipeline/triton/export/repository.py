@@ -303,8 +303,8 @@ def export_repository(
     """Write the four Triton models of a text service into the model repository `out`. Returns their names.
 
     name: of the ensemble, and prefix of the other names. model: the model directory of the service, with its
-    description in serving.yml. onnx: the ONNX file, where the directory has none. force: replace existing
-    models. Raises ConfigError for a service that can't be exported, and for models that exist.
+    description in serving.yml. onnx: the ONNX file, if it is not in the directory. force: replace existing
+    models. Raises ConfigError for a service that can't be exported, and for models that exist already.
     """
     task = text_task(model)
     if task is None:
@@ -365,7 +365,7 @@ def _write_model(folder: Path, config: ModelConfig, module: str = "") -> Path:
 
 
 def _find_onnx(model: ServingModel) -> Path:
-    """Return the ONNX file of a model directory. Raises ConfigError without one."""
+    """Return the ONNX file of a model directory. Raises ConfigError if there is none."""
     try:
         return load_for_engine(model.directory, "onnxruntime").program
     except ConfigError as exc:

@@ -31,7 +31,7 @@ def has_auto_complete(program: Path) -> bool:
 def run_auto_complete(
     program: Path, config: dict[str, Any], *, install_requirements: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Run `auto_complete_config` of a model.py in a separate process, for up to 2 minutes besides pip's time.
+    """Run `auto_complete_config` of a model.py in a separate process, for up to 2 minutes, not counting pip.
 
     Returns the completed configuration, and the last lines of the model's output. install_requirements: let
     pip install the model's requirements.txt. Raises ConfigError with the model's exception, and at the

@@ -40,18 +40,18 @@ _PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-p
 
 
 def find_requirements(folder: Path, version: str) -> list[Path]:
-    """Return the paths of the requirements.txt files of a model and of its version, as far as they exist."""
+    """Return the paths of the existing requirements.txt files of a model and of its version."""
     return [path for path in (folder / REQUIREMENTS, folder / version / REQUIREMENTS) if path.is_file()]
 
 
 def add_model_packages(
     config: Mapping[str, Any], folder: Path, version: str, install_requirements: bool
 ) -> list[Path]:
-    """Add a Python model's packages to this process's import path: environment and requirements.txt.
+    """Make a Python model's packages importable in this process: its environment and its requirements.txt.
 
-    folder: of the model. install_requirements: let pip install the files; it runs code of their packages, so
-    the operator must allow it. Returns each requirements.txt that is not installed. Raises ConfigError for an
-    environment or packages that can't be used.
+    folder: the model's folder. install_requirements: let pip install the packages. Installing runs code of
+    the packages, so the operator must allow it. Returns each requirements.txt that is not installed. Raises
+    ConfigError for an environment or packages that can't be used.
     """
     environment = config["parameters"].get(PARAMETER, {}).get("string_value", "")
     if environment:
@@ -70,9 +70,9 @@ def _add_to_path(packages: Path | None) -> None:
 
 
 def _unpack_packages(path: Path) -> Path:
-    """Return the site-packages folder of an environment: a folder, or a conda-pack archive, unpacked here.
+    """Return the site-packages folder of an environment, which is a folder or a conda-pack archive to unpack.
 
-    Raises ConfigError for a missing environment, or one of another Python version.
+    Raises ConfigError for a missing environment, or an environment of another Python version.
     """
     if path.is_file():
         path = _load_or_create(path.read_bytes(), lambda folder: _unpack_archive(path, folder))
@@ -147,9 +147,9 @@ def _check_pip_result(helper: HelperResult, requirements: Path) -> None:
 
 
 def _load_or_create(content: bytes, make: Callable[[Path], None]) -> Path:
-    """Return the cache folder for this content, and let `make` fill it first if it does not exist.
+    """Return the cache folder for this content. If the folder does not exist, `make` fills it first.
 
-    A file lock makes other processes wait meanwhile.
+    A file lock makes other processes wait until the folder is filled.
     """
     cache = cache_folder("environments")
     try:

@@ -22,9 +22,9 @@ _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 class OtherModels:
     """gRPC client with which a Python model calls other models of its own server. Connects at the first call.
 
-    address: of the server's gRPC port; empty if workers can't use it, and all calls fail. metadata: headers
-    that the server's restricted protocols require. resolve: returns the identifier of the model that the
-    calling model means by a name (`--model-namespacing`); None: the name.
+    address: of the server's gRPC port; if empty, workers can't use the port and all calls fail. metadata:
+    headers that the server's restricted protocols require. resolve: with `--model-namespacing`, returns the
+    identifier of the model that a name stands for. None: names are used as they are.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class OtherModels:
         self._channel: Any = None
 
     def infer(self, request: InferenceRequest, timeout_s: float | None) -> InferenceResponse:
-        """Run a request on the model that it names, and return the response; failures are error responses.
+        """Run a request on the model that the request names, and return the response.
 
-        timeout_s: None: no limit.
+        A failure is returned as an error response. timeout_s: None for no limit.
         """
         from client.protos.kserve_v2_pb2 import ModelInferResponse
 
@@ -59,7 +59,8 @@ class OtherModels:
     def stream(self, request: InferenceRequest, timeout_s: float | None) -> ResponseIterator:
         """Run a request on a model that may be decoupled, and return an iterator over its responses.
 
-        A failure is an error response, the last. timeout_s: of all responses; None: no limit.
+        A failure is the last response, an error response. timeout_s: limit for all responses together; None
+        for no limit.
         """
         from client.protos.kserve_v2_pb2 import ModelStreamInferResponse
 
@@ -76,10 +77,10 @@ class OtherModels:
             return ResponseIterator(None, model, [_as_error_response(exc, model)])
 
     def load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
-        """Load a model of this server, or load it again. Raises CallFailed.
+        """Load or reload a model of this server. Raises CallFailed.
 
-        config: JSON that replaces config.pbtxt; empty: none. files: contents by "file:PATH", which replace
-        the folder.
+        config: JSON that replaces config.pbtxt; empty keeps the file. files: contents by "file:PATH", which
+        replace the model's folder.
         """
         from client.protos.kserve_v2_pb2 import RepositoryModelLoadRequest
 
@@ -91,7 +92,10 @@ class OtherModels:
         self._call_server("RepositoryModelLoad", message.SerializeToString())
 
     def unload(self, name: str, dependents: bool) -> None:
-        """Unload a model of this server. dependents: also unload an ensemble's models. Raises CallFailed."""
+        """Unload a model of this server. Raises CallFailed.
+
+        dependents: also unload the models that an ensemble uses.
+        """
         from client.protos.kserve_v2_pb2 import RepositoryModelUnloadRequest
 
         message = RepositoryModelUnloadRequest(model_name=name)
@@ -101,7 +105,7 @@ class OtherModels:
     def is_ready(self, name: str, version: str) -> bool:
         """Return whether a model of this server is ready. Raises CallFailed.
 
-        version: empty: the server chooses.
+        version: if empty, the server chooses the version.
         """
         from client.protos.kserve_v2_pb2 import ModelReadyRequest, ModelReadyResponse
 
@@ -143,7 +147,8 @@ class OtherModels:
 class ResponseIterator:
     """The responses of a model to a request with `decoupled=True`, as they arrive.
 
-    call: the gRPC call; None where it could not begin. model: its name. responses: before those of the call.
+    call: the gRPC call; None if the call could not begin. model: name of the called model. responses:
+    returned before the responses of the call.
     """
 
     def __init__(self, call: Any, model: str, responses: Sequence[InferenceResponse] = ()) -> None:
@@ -191,9 +196,10 @@ def _decode_response(answer: Any) -> InferenceResponse:
 
 
 def _as_error_response(exc: Exception, model: str) -> InferenceResponse:
-    """Return the error response of a call. model: the name of the called model.
+    """Convert an exception of a call to another model into an error response.
 
-    As in Triton, the error says so if the call failed before the model had the request.
+    model: the name of the called model. As in Triton, the text tells whether the call failed before the model
+    got the request.
     """
     from pipeline.triton.python_backend.utils import InferenceResponse, TritonError
 
@@ -221,8 +227,8 @@ _BEFORE_THE_RUN = {
 class CallFailed(Exception):
     """Raised by `OtherModels` if a gRPC call to the own server fails, or the server can't be called.
 
-    Models get a TritonModelException or an error response instead. message: the server's. code: the name of
-    the gRPC status, such as "NOT_FOUND".
+    Models get a TritonModelException or an error response instead. message: the server's error message. code:
+    the name of the gRPC status, such as "NOT_FOUND".
     """
 
     def __init__(self, message: str, code: str) -> None:
@@ -244,7 +250,7 @@ _CODES = {
 
 
 def _get_trace(request: InferenceRequest) -> list[tuple[str, str]]:
-    """Return the metadata that make a request part of the trace that the model has given it."""
+    """Return the gRPC metadata that add a request to the trace which the model has set on the request."""
     traceparent = request.trace().traceparent
     return [("traceparent", traceparent)] if traceparent else []
 
@@ -273,7 +279,7 @@ def _encode_request(request: InferenceRequest, model: str) -> bytes:
 def _collect_parameters(request: InferenceRequest) -> dict[str, Any]:
     """Return a request's parameters, plus its sequence, priority and timeout (microseconds) if set.
 
-    KServe's protocol has no fields for these options, only parameters.
+    KServe's protocol has no fields for these options and passes them as parameters.
     """
     options = {
         "sequence_id": request.correlation_id(),

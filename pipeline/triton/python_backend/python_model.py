@@ -66,7 +66,7 @@ class ModelRaised(ServingError):
 class Fetch(dict[str, Any]):
     """Output arrays of a Python model's response, by name, with the response's parameters as an attribute.
 
-    Clients get the parameters if this model's outputs are the answer.
+    Clients get the parameters if they get this model's outputs.
     """
 
     parameters: Mapping[str, Any]
@@ -76,8 +76,8 @@ class PythonModel:
     """Loads a model.py, and runs batches of requests by `execute` of its `TritonPythonModel`.
 
     The constructor calls `initialize`. instance: the number of this worker among the model's instances.
-    program: the model.py of the model's backend; None: the model has its own.
-    Raises ConfigError for a model that can't be imported or initialized.
+    program: the model.py of the model's backend; None if the model has its own model.py. Raises ConfigError
+    for a model that can't be imported or initialized.
     """
 
     def __init__(
@@ -145,11 +145,11 @@ class PythonModel:
         feeds: Sequence[Mapping[str, Any]],
         senders: Sequence[AnswerSender],
     ) -> list[Any]:
-        """Run a batch of requests. Returns for each its output arrays by name, a ServingError, STREAMED
-        or RESCHEDULED.
+        """Run a batch of requests.
 
-        feeds: the input arrays of each request, by name. senders: of each request, for a model with a
-        response sender. Raises ModelRaised if the whole batch fails before a response is sent.
+        Returns for each request its output arrays by name, a ServingError, STREAMED or RESCHEDULED. feeds:
+        the input arrays of each request, by name. senders: response senders of the requests, for a model that
+        uses them. Raises ModelRaised if the whole batch fails before a response is sent.
         """
         parsed = [self._build_request(*pair) for pair in zip(requests, feeds, strict=True)]
         valid = []
@@ -175,7 +175,7 @@ class PythonModel:
     def _get_result(self, answer: Any, request: InferenceRequest, sender: AnswerSender) -> Any:
         """Return a request's output arrays, an error, STREAMED or RESCHEDULED.
 
-        answer: its element of execute's list.
+        answer: the request's element in the list that `execute` has returned.
         """
         is_rescheduled = request.release() and not sender.closed
         if isinstance(answer, ModelRaised):
@@ -252,7 +252,10 @@ class PythonModel:
     def _check_answers(
         self, answers: Any, requests: Sequence[InferenceRequest]
     ) -> list[InferenceResponse | None]:
-        """Return the list that `execute` has returned, an element for each request. Raises ModelRaised."""
+        """Return the list that `execute` has returned, after checking its length.
+
+        Raises ModelRaised if it is invalid.
+        """
         if answers is None and (self._decoupled or any(request.needs_no_response for request in requests)):
             return [None] * len(requests)
         if self._decoupled:
@@ -326,7 +329,7 @@ class PythonModel:
         return fetch
 
     def _describe_mismatch(self, tensor: Tensor) -> str | None:
-        """Return an error message for an output unlike its datatype or dims in config.pbtxt, else None."""
+        """Return an error message for an output that does not match config.pbtxt, else None."""
         declared = self._declared.get(tensor.name())
         if declared is None:
             return None
@@ -362,7 +365,7 @@ class PythonModel:
 
     @property
     def metrics_changed(self) -> threading.Event | None:
-        """An event that is set while a changed metric was not returned yet."""
+        """Event that is set when a metric has changed since the last report of `own_metrics`."""
         return metrics_changed
 
     @property
@@ -371,7 +374,10 @@ class PythonModel:
         return self._check_readiness if hasattr(self._model, "is_ready") else None
 
     def _check_readiness(self) -> bool:
-        """Return the result of `is_ready`; False, with a log line, if it raises or returns no bool."""
+        """Call the model's `is_ready`, and return its result.
+
+        An exception and a result that is no bool count as False, and are logged.
+        """
         try:
             result = self._model.is_ready()
             if inspect.iscoroutine(result):
@@ -398,8 +404,8 @@ class PythonModel:
 def load_module(path: Path, missing: Sequence[Path] = ()) -> ModuleType:
     """Import a model.py. Its folder and our `triton_python_backend_utils` become importable.
 
-    missing: each requirements.txt that is not installed, for the message. Raises ConfigError if the import
-    fails.
+    missing: each requirements.txt that is not installed, named in the error message. Raises ConfigError if
+    the import fails.
 
     Bytecode is disabled, because the server must not write into the repository. Python would also run stale
     bytecode after a change of equal size within the same second.
@@ -429,8 +435,8 @@ def load_module(path: Path, missing: Sequence[Path] = ()) -> ModuleType:
 def describe_failure(exc: BaseException, path: Path, missing: Sequence[Path] = ()) -> str:
     """Format an exception of a model's code, with its traceback in the model's folder, as an error message.
 
-    path: the model.py. missing: each requirements.txt that is not installed; a failed import mentions the
-    first.
+    path: the model.py. missing: each requirements.txt that is not installed; the message of a failed import
+    mentions the first of them.
     """
     hint = f". {NOT_INSTALLED.format(missing[0])}" if missing and isinstance(exc, ImportError) else ""
     return f"Internal: {format_exception(exc)}{hint}{format_model_lines(exc, path)}"
@@ -444,7 +450,7 @@ def as_serving_error(error: TritonError) -> ServingError:
 
 
 def encode_texts(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Convert an array of texts to an object array of UTF-8 bytes, as the next model expects texts."""
+    """Convert an array of texts to an object array of UTF-8 bytes, as the next model expects."""
     elements = np.empty(array.size, object)
     elements[:] = [utils.encode_element(element) for element in array.ravel().tolist()]
     return elements.reshape(array.shape)
@@ -467,9 +473,10 @@ def format_model_lines(exc: BaseException, path: Path) -> str:
 
 
 def get_instance_name(config: Mapping[str, Any], instance: int) -> str:
-    """Return Triton's name of a model instance, such as "bert_0_1": its group, and its number in the group.
+    """Return Triton's name of a model instance, such as "bert_0_1".
 
-    instance: the number among all instances of the model.
+    It is the name of the instance group, and the number in the group. instance: the number among all
+    instances of the model.
     """
     for group in list_active_groups(config):
         if instance < group["count"]:

@@ -38,7 +38,10 @@ metrics_changed = threading.Event()  # set while a changed metric was not return
 
 
 class Metric:
-    """A custom metric of a Python model with one set of labels, as in Triton; see `MetricFamily.Metric`."""
+    """A custom metric of a Python model with one set of labels, as in Triton.
+
+    Created by `MetricFamily.Metric`.
+    """
 
     def __init__(self, kind: MetricKind, labels: Mapping[str, str], buckets: Sequence[float]) -> None:
         self._kind = kind
@@ -80,7 +83,7 @@ class Metric:
     def samples(self) -> Iterator[tuple[str, dict[str, str], float]]:
         """Yield the Prometheus samples of this metric: (suffix of the name, labels, value).
 
-        The worker calls it; models do not.
+        The worker calls this method; models do not.
         """
         if self._kind != MetricKind.HISTOGRAM:
             yield "", self._labels, self._value
@@ -176,7 +179,7 @@ class MetricFamily:
 def changed_families() -> list[Any] | None:
     """Return all custom metric families if a metric has changed since the last call, else None.
 
-    The worker calls it; models do not.
+    The worker calls this function; models do not.
     """
     if not metrics_changed.is_set():
         return None
@@ -229,7 +232,7 @@ class Tensor:
     def __init__(self, name: str, array: np.ndarray[Any, Any], datatype: str = "") -> None:
         """Store the array without a copy.
 
-        datatype: KServe's name, such as "FP32"; empty: from the array's dtype.
+        datatype: KServe's name, such as "FP32"; if empty, it follows from the array's dtype.
         """
         if not isinstance(name, str):
             raise TypeError(f"the name of a Tensor is a str, not {type(name).__name__}")
@@ -298,7 +301,7 @@ class _Capsule:
 def _check_types(of: str, **arguments: tuple[object, type | tuple[type, ...]]) -> None:
     """Raise TypeError for an argument that is not an instance of its type.
 
-    of: name of the class, for the message. arguments: value and type, by name.
+    of: name of the class, for the message. arguments: (value, expected type) by the argument's name.
     """
     for name, (value, kind) in arguments.items():
         if not isinstance(value, kind):
@@ -311,7 +314,10 @@ def _check_types(of: str, **arguments: tuple[object, type | tuple[type, ...]]) -
 
 
 def _check_parameters(parameters: object) -> dict[str, Any]:
-    """Return the parameters of a request or response. Raises TritonModelException for other types."""
+    """Check the parameters of a request or response, and return them.
+
+    Raises TritonModelException for wrong types.
+    """
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
@@ -327,7 +333,7 @@ def _check_parameters(parameters: object) -> dict[str, Any]:
 
 
 class PreferredMemory:
-    """Where a model wants response tensors, as in Triton.
+    """Preferred memory (CPU or GPU) for response tensors, as in Triton.
 
     It has no effect: tensors are always in CPU memory.
     """
@@ -337,9 +343,9 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """The trace of a request, which a model passes on in the requests that it builds.
+    """The trace of a request. A model sets the trace on requests that it builds, so that they join the trace.
 
-    traceparent: W3C's header of this name; empty for a request that is not traced.
+    traceparent: the value of the W3C header; empty for a request that is not traced.
     """
 
     def __init__(self, traceparent: str = "") -> None:
@@ -351,10 +357,10 @@ class InferenceTrace:
 
 
 class InferenceRequest:
-    """A request, as in Triton: passed to `execute` of a Python model, or built by a model to call another.
+    """A request, as in Triton: passed to a model's `execute`, or built by a model to call another model.
 
-    timeout: in microseconds; 0: none. model_name, model_version: of the model to call; -1: the newest
-    version. Raises TypeError for arguments of other types, and TritonModelException for other values.
+    timeout: in microseconds; 0 for none. model_name, model_version: the model to call; version -1 is the
+    newest. Raises TypeError for arguments of other types, and TritonModelException for other values.
     """
 
     def __init__(
@@ -442,15 +448,21 @@ class InferenceRequest:
         return json.dumps(self._parameters, separators=(",", ":"))
 
     def get_parameters(self) -> dict[str, Any]:
-        """Return the request's parameters as a dict. The worker calls it; Triton lacks it."""
+        """Return the request's parameters as a dict.
+
+        Only the worker calls this method; Triton does not have it.
+        """
         return self._parameters
 
     def set_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Set the client's parameters, of any type. The worker calls it; Triton lacks it."""
+        """Set the client's parameters, of any type.
+
+        Only the worker calls this method; Triton does not have it.
+        """
         self._parameters = dict(parameters)
 
     def trace(self) -> InferenceTrace:
-        """Return the trace, also of a request that is not traced."""
+        """Return the request's trace. A request that is not traced has a trace without `traceparent`."""
         return self._trace
 
     def is_cancelled(self) -> bool:
@@ -484,23 +496,27 @@ class InferenceRequest:
     def serve(
         self, answers: AnswerSender, convert: Convert, *, decoupled: bool, is_iterative: bool = False
     ) -> None:
-        """Connect the request to its client. The worker calls it; Triton lacks it.
+        """Connect the request to its client. Only the worker calls this method; Triton does not have it.
 
-        convert: returns the output arrays or the error of a response. decoupled: any number of responses.
-        is_iterative: whether the model may reschedule the request.
+        convert: returns the output arrays or the error of a response. decoupled: the model may send any
+        number of responses. is_iterative: whether the model may reschedule the request.
         """
         self._answers, self._convert, self._decoupled = answers, convert, decoupled
         self._may_reschedule = is_iterative
 
     @property
     def needs_no_response(self) -> bool:
-        """Whether `execute` may return None for the request. The worker reads it; Triton lacks it."""
+        """Whether `execute` may return None for the request.
+
+        Only the worker reads this property; Triton does not have it.
+        """
         return self.sender is not None or self._is_rescheduled
 
     def release(self) -> bool:
-        """End the use of the request by `execute`. Return whether the model has rescheduled the request.
+        """End the use of the request by `execute`.
 
-        The worker calls it; Triton lacks it.
+        Returns whether the model has rescheduled the request. Only the worker calls this method; Triton does
+        not have it.
         """
         self._may_reschedule = False
         if self._is_rescheduled:
@@ -508,22 +524,25 @@ class InferenceRequest:
         return self._is_rescheduled
 
     def disconnect(self) -> None:
-        """Let the response sender send nothing more. The worker calls it; Triton lacks it."""
+        """Make the response sender ignore further responses.
+
+        Only the worker calls this method; Triton does not have it.
+        """
         if self.sender is not None:
             self.sender.closed = True
 
     def get_target_model(self) -> tuple[str, str]:
         """Return (name, version) of the model to call, with an empty version for the newest.
 
-        The worker calls it; Triton lacks it.
+        Only the worker calls this method; Triton does not have it.
         """
         return self._model_name, "" if self._model_version < 0 else str(self._model_version)
 
     def exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
-        """Run the request on the model of this server that it names, and return the response.
+        """Run the request on the model of this server that the request names, and return the response.
 
-        Failures are error responses. execution_timeout: in microseconds; 0: none. decoupled: return an
-        iterator over the responses of a model that may be decoupled.
+        Failures are returned as error responses. execution_timeout: in microseconds; 0 for no limit.
+        decoupled: return an iterator over the responses of a model that may be decoupled.
         """
         timeout_s = execution_timeout / 1e6 if execution_timeout else None
         if decoupled:
@@ -531,7 +550,7 @@ class InferenceRequest:
         return _OTHER_MODELS[0].infer(self, timeout_s)
 
     async def async_exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
-        """Call `exec` in a thread, so a coroutine can await several calls at the same time."""
+        """Call `exec` in a thread. A coroutine can thus await several calls at the same time."""
         return await asyncio.to_thread(self.exec, decoupled, execution_timeout)
 
 
@@ -561,11 +580,17 @@ class InferenceResponse:
         self._parameters = _check_parameters(parameters)
 
     def get_parameters(self) -> dict[str, Any]:
-        """Return the response's parameters as a dict. The worker calls it; Triton lacks it."""
+        """Return the response's parameters as a dict.
+
+        Only the worker calls this method; Triton does not have it.
+        """
         return self._parameters
 
     def set_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Set the parameters of another model's response. The worker calls it; Triton lacks it."""
+        """Set the parameters of another model's response.
+
+        Only the worker calls this method; Triton does not have it.
+        """
         self._parameters = dict(parameters)
 
     def output_tensors(self) -> list[Tensor]:
@@ -589,8 +614,8 @@ _FLAGS = (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 class InferenceResponseSender:
     """Sends the responses to a request, as in Triton: from any thread, also after `execute` has returned.
 
-    A sender that the model drops before the final flag ends the request with an error: no client waits for a
-    response that can't come.
+    If the model drops the sender before the final flag, the request ends with an error, because no further
+    response can come.
     """
 
     def __init__(self, answers: AnswerSender, convert: Convert, decoupled: bool) -> None:
@@ -600,10 +625,11 @@ class InferenceResponseSender:
         self.closed = False  # the model sends no more
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        """Send a response. flags: TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last, or without a response.
+        """Send a response.
 
-        Blocks while the client does not take the responses. Raises TritonModelException after the final flag,
-        and for a second response of a model that is not decoupled.
+        flags: TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last response, or alone after it. Blocks while
+        the client does not take the responses. Raises TritonModelException after the final flag, and for a
+        second response of a model that is not decoupled.
         """
         if self.closed:
             Logger.log_error("the model sends a response after TRITONSERVER_RESPONSE_COMPLETE_FINAL")
@@ -637,11 +663,14 @@ class InferenceResponseSender:
             )
 
     def is_cancelled(self) -> bool:
-        """Return whether nobody waits for further responses."""
+        """Return whether no client waits for further responses."""
         return self._answers.is_cancelled()
 
     def fail(self, message: str) -> None:
-        """End the request with an error, unless it has ended. The worker calls it; Triton lacks it."""
+        """End the request with an error, unless it has ended.
+
+        Only the worker calls this method; Triton does not have it.
+        """
         if not self._answers.closed:
             self._answers.send(self._convert(InferenceResponse(error=TritonError(message))), last=True)
         self.closed = True
@@ -649,7 +678,8 @@ class InferenceResponseSender:
     def __del__(self) -> None:
         """End a request that can get no further response.
 
-        In a thread: the interpreter may call this method while the current thread sends another response.
+        The request ends in another thread: the interpreter may call this method while the current thread
+        sends a response.
         """
         if not (self.closed or self._answers.closed):
             error = self._convert(InferenceResponse(error=TritonError(_DROPPED)))
@@ -842,7 +872,10 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
 
 
 def encode_element(element: Any) -> bytes:
-    """Convert an element of a text tensor to bytes, in UTF-8. The worker calls it; Triton lacks it."""
+    """Convert an element of a text tensor to bytes, in UTF-8.
+
+    Only the worker calls this function; Triton does not have it.
+    """
     return element if isinstance(element, bytes) else str(element).encode("utf-8", "surrogatepass")
 
 
@@ -881,7 +914,7 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Return whether another model of this server is ready. Raises TritonModelException if the call fails.
 
-    model_version: empty: the server chooses.
+    model_version: if empty, the server chooses the version.
     """
     try:
         return _OTHER_MODELS[0].is_ready(model_name, model_version)
@@ -892,6 +925,6 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 def set_served_model(folder: str, other_models: OtherModels) -> None:
     """Set the folder that `get_model_dir` returns, and the client that `InferenceRequest.exec` uses.
 
-    The worker calls it before it imports the model; Triton lacks it.
+    The worker calls this function before it imports the model; Triton does not have it.
     """
     _MODEL_FOLDER[0], _OTHER_MODELS[0] = folder, other_models

@@ -23,10 +23,13 @@ _buffer = memoryview(bytearray(PEEK_BYTES))  # of the event loop's thread
 
 
 class SocketTransport(asyncio.Transport):
-    """The sending side of a connection: a transport whose protocol reads the socket by itself."""
+    """The sending side of a client connection: an asyncio transport that does not read the socket."""
 
     def __init__(self, connection: socket.socket, sent: Callable[[], None], over: Callable[[], None]) -> None:
-        """sent: called when the kernel has taken all bytes. over: called when the connection has ended."""
+        """sent: called when the kernel has taken all bytes.
+
+        over: called when the connection is to be closed.
+        """
         super().__init__()
         self._socket = connection
         self._sent = sent
@@ -107,33 +110,36 @@ class SocketTransport(asyncio.Transport):
 
 
 class Owner(Protocol):
-    """The shard of a connection."""
+    """The shard (a worker process that serves client connections) that a connection belongs to."""
 
     journal: Journal
 
     @property
     def recalls(self) -> bool:
-        """Whether the front wants connections back, for another shard."""
+        """Whether the front process wants connections back from this shard, for another shard."""
 
     def serves(self, request: HttpRequest) -> bool:
-        """Return whether the shard serves a request, and not the front."""
+        """Return whether the shard serves a request by itself, instead of the front process."""
 
     def remove(self, connection: ShardConnection, kind: int) -> None:
-        """Report to the front that the shard no longer serves a connection. kind: of the packet."""
+        """Report to the front process that the shard no longer serves a connection.
+
+        kind: type of the report packet.
+        """
 
 
 class ShardConnection(Connection):
     """The server side of an HTTP/1.1 connection whose unanswered request stays in the socket's buffer.
 
     The request leaves the buffer just before the first byte of its answer. If the shard dies before that,
-    another process reads the request. Requests that a shard does not serve go to the front with their
-    connection: pipelined and large ones, and others than inferences.
+    another process reads the request. Requests that a shard does not serve go to the front process with their
+    connection: pipelined requests, large requests, and all but inferences.
     """
 
     def __init__(
         self, app: HttpApplication, listener: Listener, owner: Owner, slot: int, connection: socket.socket
     ) -> None:
-        """slot: of the connection in the journal."""
+        """slot: the connection's entry in the journal of connections."""
         super().__init__(app, listener)
         self.slot = slot
         self.socket = connection
@@ -146,9 +152,9 @@ class ShardConnection(Connection):
         self.connection_made(self._sender)
 
     def on_events(self, events: int) -> None:
-        """Handle events of the socket: read a request, send on, or cancel the request of a client that left.
+        """Handle socket events: read a request, continue sending, or cancel a request whose client left.
 
-        events: of `select.epoll`.
+        events: bit mask of `select.epoll`.
         """
         if events & (select.EPOLLERR | select.EPOLLHUP):
             self._sender.abort()
@@ -167,7 +173,7 @@ class ShardConnection(Connection):
 
     @property
     def _has_request(self) -> bool:
-        """Whether a complete request is here that is not answered."""
+        """Whether a complete request has arrived and is not answered yet."""
         return self._current is not None or bool(self._waiting)
 
     @property
@@ -176,12 +182,12 @@ class ShardConnection(Connection):
         return None if self._current is None else self._current.on_left
 
     def _handle_end_of_input(self) -> None:
-        """Watch a client that waits for an answer and sends no more; end the connection of any other."""
+        """Keep the connection of a client that sends no more but awaits an answer; close it otherwise."""
         if self._half_closed is None and not self.eof_received():
             self._sender.close()
 
     def _read_request(self) -> None:
-        """Parse what the socket's buffer has, and begin the request that it completes."""
+        """Parse the bytes in the socket's buffer, and start the request if it is complete."""
         self._has_news = False
         try:
             size = self.socket.recv_into(_buffer, flags=socket.MSG_PEEK)
@@ -202,7 +208,7 @@ class ShardConnection(Connection):
         self._has_ended = self._has_ended or not size
 
     def _handle(self, request: HttpRequest) -> None:
-        """Answer a request, or leave it to the front with the connection."""
+        """Answer a request, or hand the connection with its request to the front process."""
         is_alone = not self._waiting and not self._unparsed and self._reader.receiving_since is None
         if is_alone and self._peeked < PEEK_BYTES and self._owner.serves(request):
             self._app.handle(request)
@@ -228,12 +234,12 @@ class ShardConnection(Connection):
         self._peeked = 0
 
     def _on_sent(self) -> None:
-        """Go on after an answer that did not fit in the socket's buffer."""
+        """Continue after the last bytes of an answer that did not fit in the socket's buffer at first."""
         self._on_answered()
         self.resume_writing()
 
     def _on_answered(self) -> None:
-        """Record that the answer is complete, and go on with the client's next request."""
+        """Record that the answer is complete, and continue with the client's next request."""
         if self._refusal is None:  # a connection that is refused ends, also if the shard dies
             self._owner.journal.end_answer(self.slot)
         if self._has_news or self._owner.recalls:
@@ -248,7 +254,7 @@ class ShardConnection(Connection):
                 self._handle_end_of_input()
 
     def give_back_if_idle(self) -> bool:
-        """Give the connection back if the front recalls connections, and it has no request in progress.
+        """Give an idle connection back to the front process, if the front process recalls connections.
 
         Return whether the shard still serves the connection.
         """
@@ -259,14 +265,17 @@ class ShardConnection(Connection):
         return True
 
     def give_back(self, kind: int) -> None:
-        """Let another process serve the connection, with all unanswered requests. kind: of the packet."""
+        """Let another process serve the connection, with all unanswered requests.
+
+        kind: type of the packet for the front process.
+        """
         if not self._is_over:
             self._leave(kind)
 
     def close_if_slow(self, now: float) -> None:
-        """Give the connection to the front if its request arrives slowly; abort if the client does not read.
+        """Return a connection with a slow request to the front process; abort it if the client does not read.
 
-        Called regularly. now: instant of time.monotonic().
+        Called regularly. now: an instant of time.monotonic().
         """
         since = self._reader.receiving_since
         if not self._has_request and since is not None and now - since > GIVE_BACK_S:

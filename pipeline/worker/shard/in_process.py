@@ -35,7 +35,7 @@ Work = tuple[Dispatch, list[CallMessage], Sequence[Part], int]
 
 
 class ThreadInstance(Instance):
-    """An instance in the process of its batcher: a thread that takes dispatches from a queue."""
+    """An instance in the same process as its batcher: a thread that takes dispatches from a queue."""
 
     def start(self, executor: Executor) -> None:
         """Start the thread. executor: answers the requests of the instance."""
@@ -52,7 +52,7 @@ class ThreadInstance(Instance):
         threading.Thread(target=run, args=(self._execute_all,), daemon=True).start()
 
     def send(self, message: Message) -> None:
-        """Send nothing: the front probes the shard's process, not its threads."""
+        """Do nothing: the front process probes the shard's process, not its threads."""
 
     def dispatch(
         self, tasks: Sequence[Task], calls: list[CallMessage], tail: Sequence[Part], batch_limit: int = 0
@@ -63,7 +63,7 @@ class ThreadInstance(Instance):
         self._work.put((dispatch, calls, tail, batch_limit))
 
     def abandon(self) -> None:
-        """End the process, because the run hangs: another shard then gets the requests."""
+        """End the process, because inference hangs. Another shard then serves the requests."""
         self.process.kill("its run hangs")
 
     def _execute_all(self) -> None:
@@ -109,14 +109,20 @@ class ThreadInstance(Instance):
 
 
 class OwnProcess(WorkerProcess):
-    """This process, as the worker pool of the shard sees it."""
+    """The current process, as seen by the shard that runs in it: a worker process with its instances.
+
+    A shard is a worker that serves client connections itself.
+    """
 
     executors: Sequence[Executor]
     ready: Ready
 
     @classmethod
     def create(cls, executors: Sequence[Executor], ready: Ready, *args: Any) -> OwnProcess:
-        """executors: one for each instance. ready: describes the model. args: of `WorkerProcess`."""
+        """Create the object.
+
+        executors: one for each instance. ready: describes the model. args: arguments of `WorkerProcess`.
+        """
         process = cls(*args)
         process.executors, process.ready = executors, ready
         return process
@@ -131,7 +137,7 @@ class OwnProcess(WorkerProcess):
         asyncio.get_running_loop().call_soon(self.became_ready, self.ready)
 
     def begin_service(self) -> None:
-        """Do nothing: the front logs that the process is ready."""
+        """Do nothing: the front process logs that the worker process is ready."""
 
     @property
     def pid(self) -> int:

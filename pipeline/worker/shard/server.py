@@ -48,7 +48,7 @@ _SHARED_MEMORY = b"shared_memory"  # in requests of KServe v2 whose regions are 
 
 
 class Shard:
-    """Serves connections that the front sends, in a thread of a worker process."""
+    """Serves client connections that the front process passes on, in a thread of a worker process."""
 
     def __init__(
         self,
@@ -59,7 +59,10 @@ class Shard:
         executors: Sequence[Executor],
         ready: Ready,
     ) -> None:
-        """version: of the Op's model. executors: one for each instance. ready: describes the model."""
+        """version: version of the Op's model.
+
+        executors: one for each instance. ready: describes the model.
+        """
         self._app = app = divide_limits(app)
         self._plan = Plan(app, version, "", [range(len(executors))], frozenset())
         self._channel = Channel(socket.socket(fileno=channel_fd))
@@ -75,14 +78,14 @@ class Shard:
         os.register_at_fork(after_in_child=self._close_in_child)
 
     def start(self) -> None:
-        """Start the thread, and wait until it serves. Raises the exception of a failed start."""
+        """Start the thread, and wait until it serves connections. Raises the exception of a failed start."""
         run = partial(copy_context().run, uvloop.run, self._serve())
         self._thread = threading.Thread(target=run, name="shard", daemon=True)
         self._thread.start()
         self._started.result()
 
     def stop(self) -> None:
-        """Give all connections back after their current requests, and end the thread."""
+        """Give all connections back to the front process after their current requests, and end the thread."""
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._loop.call_soon_threadsafe(self._recall, ALL)
         self._thread.join()
@@ -138,7 +141,7 @@ class Shard:
                     connection.close()
 
     def _receive(self) -> None:
-        """Take connections from the front, and the recalls of connections."""
+        """Receive connections from the front process, and its orders to give connections back."""
         try:
             while (packet := self._channel.receive()) is not None:
                 kind, number, _, connection = packet
@@ -156,14 +159,14 @@ class Shard:
         served.give_back_if_idle()
 
     def _recall(self, count: int) -> None:
-        """Give so many connections back: idle ones now, others after their request."""
+        """Give back `count` connections to the front process: idle ones now, others after their request."""
         self._recalls = math.inf if count == ALL else self._recalls + count
         for connection in list(self._by_fd.values()):
             connection.give_back_if_idle()
         self._recalls = min(self._recalls, math.inf if self._stopping.is_set() else len(self._by_fd))
 
     def _give_back_queued(self, tasks: Sequence[Task]) -> None:
-        """Give connections back whose requests are queued behind late runs: another shard may be idle."""
+        """Give back connections whose requests wait behind late inferences: other shards may be idle."""
         dag_runs: dict[Callable[[], None] | None, DagRun] = {
             task.dag_run.leave: task.dag_run for task in tasks if task.wanted
         }
@@ -180,13 +183,17 @@ class Shard:
         return self._recalls > 0
 
     def serves(self, request: HttpRequest) -> bool:
-        """Return whether the shard answers a request by itself: an inference without state in the front."""
+        """Return whether the shard answers a request itself: an inference without state in the front process.
+
+        Compressed requests go to the front process, and so do requests that name shared memory, because its
+        regions are mapped there.
+        """
         if request.method != "POST" or b"content-encoding" in request.headers:
             return False
         return self._routes.find_api(request.path) == INFERENCE and _SHARED_MEMORY not in request.body
 
     def remove(self, connection: ShardConnection, kind: int) -> None:
-        """Forget a connection, and report to the front that another process serves or closes it."""
+        """Forget a connection, and report to the front process that another process serves or closes it."""
         self._by_fd.pop(connection.socket.fileno(), None)
         with suppress(OSError):
             self._epoll.unregister(connection.socket)
@@ -200,14 +207,14 @@ class Shard:
             del self._unsent[0]
 
     async def _report(self) -> None:
-        """Send the metrics to the front regularly, and packets that the channel did not take before."""
+        """Send the metrics to the front process regularly. Retry packets that the full channel refused."""
         for number in itertools.count():
             await asyncio.sleep(REPORT_EVERY_S)
             self._send_packets()
             self._send_report(is_sign_of_life=number % _REPORTS_PER_S == 0)
 
     def _send_report(self, *, is_sign_of_life: bool = True) -> None:
-        """Send metrics and recent errors to the front, if they have changed.
+        """Send metrics and recent errors to the front process, if they have changed.
 
         is_sign_of_life: send them even if nothing has changed.
         """
@@ -221,7 +228,10 @@ class Shard:
             self._reported = report
 
     def _close_in_child(self) -> None:
-        """Close the connections in a child that user code has forked, so that clients see their end."""
+        """Close the connections in a child process that user code has forked.
+
+        An open copy in the child would hide the shard's end of the connection from the client.
+        """
         for fd in (*self._by_fd, self._channel.socket.fileno()):
             with suppress(OSError):
                 os.close(fd)

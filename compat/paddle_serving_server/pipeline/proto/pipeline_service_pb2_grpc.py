@@ -26,7 +26,7 @@ class PipelineServiceServicer:
     """Base class for a gRPC server that implements PipelineService."""
 
     def inference(self, request: Request, context: grpc.ServicerContext) -> Response:
-        """Answer a request; subclasses override the method, and the base answers UNIMPLEMENTED."""
+        """Answer a request. Subclasses override this method; the base class answers UNIMPLEMENTED."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "inference is not overridden")
 
 

@@ -13,9 +13,9 @@ Batchify = Callable[[list[Any]], Any]
 
 
 class Stack:
-    """Stacks samples of one shape to an array, along a new axis.
+    """Stacks samples of equal shape into an array, along a new axis. axis: position of the new batch axis.
 
-    axis: position of the batch axis. dtype: of the result; None keeps the dtype of the samples.
+    dtype: dtype of the result; None keeps the samples' dtype.
     """
 
     def __init__(self, axis: int = 0, dtype: npt.DTypeLike | None = None) -> None:
@@ -31,8 +31,8 @@ class Pad:
     """Pads samples to the longest sample along `axis`, then stacks them to an array [n, longest, ...].
 
     Samples that are single numbers become an array [n]. ret_length: also return the lengths, int32 of shape
-    [n]. dtype: of the result; None keeps the dtype of the first sample. pad_right: False pads before the
-    sample.
+    [n]. dtype: dtype of the result; None keeps the dtype of the first sample. pad_right: if False, padding is
+    put before the sample.
     """
 
     def __init__(

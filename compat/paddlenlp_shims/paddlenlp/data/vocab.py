@@ -15,7 +15,7 @@ class Vocab:
     """Maps tokens to ids and back; unknown tokens have the id of `unk_token`.
 
     counter: frequency of each token; special tokens get the first ids, then the most frequent tokens.
-    token_to_idx: the ids themselves, instead of `counter`. Arguments that end in `_token` name special
+    token_to_idx: a dict with given ids, instead of `counter`. Arguments that end in `_token` name special
     tokens, which are then attributes. Raises ValueError for other arguments, AssertionError for a special
     token without an id.
     """
@@ -66,12 +66,12 @@ class Vocab:
 
     @property
     def token_to_idx(self) -> dict[str, int]:
-        """The token id by token."""
+        """Vocabulary as a dict from token to token id."""
         return self._token_to_idx
 
     @property
     def idx_to_token(self) -> dict[int, str]:
-        """The token by token id."""
+        """Vocabulary as a dict from token id to token."""
         return self._idx_to_token
 
     def to_indices(self, tokens: str | Sequence[str]) -> Any:
@@ -111,7 +111,10 @@ class Vocab:
         return self[tokens]
 
     def to_json(self, path: str | None = None) -> str:
-        """Return the vocabulary as JSON text, which `from_json` reads; also write it to `path`, if given."""
+        """Return the vocabulary as JSON text for `from_json`.
+
+        If `path` is given, also write the text to that file.
+        """
         content = {
             "idx_to_token": self._idx_to_token,
             "token_to_idx": self._token_to_idx,
@@ -133,12 +136,12 @@ class Vocab:
 
     @classmethod
     def from_dict(cls, token_to_idx: Mapping[str, int], **special: str | None) -> Vocab:
-        """Create a vocabulary from the token id by token. special: see the class."""
+        """Create a vocabulary from a dict of token to token id. special: see the class."""
         return cls(token_to_idx=token_to_idx, **special)  # type: ignore[arg-type]
 
     @classmethod
     def build_vocab(cls, iterator: Iterable[Iterable[str]], **arguments: Any) -> Vocab:
-        """Create a vocabulary from tokenized texts; the most frequent tokens get the first ids."""
+        """Create a vocabulary from tokenized texts. The most frequent tokens get the first ids."""
         counter: Counter[str] = Counter()
         for tokens in iterator:
             counter.update(tokens)
@@ -146,7 +149,7 @@ class Vocab:
 
     @classmethod
     def load_vocabulary(cls, filepath: str, **special: str | None) -> Vocab:
-        r"""Create a vocabulary from a file of one token a line; the first line has id 0.
+        r"""Create a vocabulary from a file with one token per line. The first line has id 0.
 
         Only "\n", "\r" and "\r\n" end a line. A repeated token has the id of its last line.
         """
@@ -155,7 +158,7 @@ class Vocab:
         return cls(token_to_idx=numbers, **special)  # type: ignore[arg-type]
 
     def save_vocabulary(self, filepath: str) -> None:
-        """Write the tokens to a file, one a line, in the order of their ids."""
+        """Write the tokens to a file, one per line, in the order of their ids."""
         with Path(filepath).open("w", encoding="utf-8") as file:
             file.writelines(f"{self._idx_to_token[number]}\n" for number in sorted(self._idx_to_token))
 
@@ -180,7 +183,7 @@ class Vocab:
 
 
 class _WithUnknown(dict[str, int]):
-    """A dict of token ids that returns the id of the unknown token for other tokens."""
+    """A dict of token ids that returns the id of the unknown token for missing tokens."""
 
     def __init__(self, numbers: Mapping[str, int], unknown: int) -> None:
         super().__init__(numbers)
@@ -196,9 +199,9 @@ class _WithUnknown(dict[str, int]):
 def _numbered(
     counter: Mapping[str, int], special: Sequence[str], max_size: int | None, min_freq: int
 ) -> dict[str, int]:
-    """Return ids: for the special tokens first, then for at most `max_size` other tokens by frequency.
+    """Assign ids: first to the special tokens, then to at most `max_size` other tokens by frequency.
 
-    Tokens that occur less than `min_freq` times are left out.
+    Tokens that occur fewer than `min_freq` times are left out.
     """
     ordered = sorted(counter.items(), key=lambda entry: (-entry[1], entry[0]))
     frequent = [token for token, count in ordered if count >= min_freq and token not in special]

@@ -14,9 +14,9 @@ Example = Any
 
 
 class MapDataset:
-    """A data set with a length and random access; `map`, `filter` and `shard` change it and return it.
+    """A data set with a length and random access; `map`, `filter` and `shard` change the data set in place.
 
-    label_list, vocab_info: labels and vocabulary, as the user's function gives them.
+    label_list, vocab_info: labels and vocabulary, as provided by the user's function.
     """
 
     def __init__(self, data: Any, **kwargs: Any) -> None:
@@ -39,7 +39,7 @@ class MapDataset:
     def filter(self, fn: Callable[[Example], bool], num_workers: int = 0) -> MapDataset:
         """Keep the examples for which the function is true, and return this data set.
 
-        The function gets the examples without the lazy functions of `map`. num_workers has no effect.
+        Lazy functions of `map` are not applied to the function's arguments. num_workers has no effect.
         """
         self.new_data = [example for example in self.new_data if fn(example)]
         return self
@@ -49,7 +49,8 @@ class MapDataset:
     ) -> MapDataset:
         """Keep one of `num_shards` parts, the part `index`, and return this data set.
 
-        contiguous: a block of examples, else every n-th example. Without `num_shards` all examples are kept.
+        contiguous: keep a block of examples instead of every n-th example. Without `num_shards` all examples
+        are kept.
         """
         parts, part = num_shards or 1, index or 0
         if contiguous:
@@ -65,8 +66,8 @@ class MapDataset:
     ) -> MapDataset:
         """Replace each example by the function's result, and return this data set.
 
-        lazy: call the function when an example is read, unless `num_workers` is 2 or more. batched: call it
-        once with all examples.
+        lazy: call the function when an example is read, unless `num_workers` is 2 or more. batched: call the
+        function once with all examples.
         """
         if batched:
             self.new_data = fn(self.new_data)
@@ -80,7 +81,7 @@ class MapDataset:
 class IterDataset:
     """A data set without random access: examples of a generator function or of any iterable.
 
-    `map`, `filter`, `shard` and `skip` change it and return it.
+    `map`, `filter`, `shard` and `skip` change the data set in place.
     """
 
     def __init__(self, data: Any, **kwargs: Any) -> None:
@@ -103,7 +104,7 @@ class IterDataset:
     def skip(self, n: int) -> IterDataset:
         """Leave out the first `n` examples, and return this data set.
 
-        Raises NotImplementedError for a data set of a function.
+        Raises NotImplementedError for a data set that is made from a function.
         """
         if inspect.isfunction(self.data):
             raise NotImplementedError(
@@ -115,7 +116,7 @@ class IterDataset:
     def filter(self, fn: Callable[[Example], bool]) -> IterDataset:
         """Keep the examples for which the function is true, and return this data set.
 
-        The function gets the examples without the functions of `map`.
+        The functions of `map` are not applied to the function's arguments.
         """
         self._filters.append(fn)
         return self
@@ -144,11 +145,12 @@ def load_dataset(
 ) -> Any:
     """Load a data set from a user's function, or from local files.
 
-    path_or_read_func: a function that yields examples; it gets the other arguments that it declares. Or
-    "json" (an object a line, or one list), "csv" (a dict a line) or "text" (`{"text": line}`). data_files:
-    paths of these files, or a dict of paths by split. A dict, or several `splits`, gives a list of data sets.
-    lazy: True for an IterDataset. Raises FileNotFoundError for the name of a data set that PaddleNLP would
-    download, and AssertionError for a function without `lazy`.
+    path_or_read_func: a function that yields examples; other arguments are passed on if the function declares
+    them. Or the format of files: "json" (an object per line, or one list), "csv" (a dict per line) or "text"
+    (`{"text": line}`). data_files: paths of these files, or a dict of paths by split. A dict, or several
+    `splits`, gives a list of data sets. lazy: return an IterDataset instead of a MapDataset. Raises
+    FileNotFoundError for the name of a data set that PaddleNLP would download, and AssertionError for a
+    function without `lazy`.
     """
     if callable(path_or_read_func):
         if lazy is None:

@@ -14,7 +14,7 @@ from .generated_text import GeneratedText, Tokens, ngrams
 class BLEU(GeneratedText):
     """Computes BLEU over n-grams of up to `n_size` tokens.
 
-    weights: of single tokens, pairs of tokens, and so on.
+    weights: weights of n-grams by size: of single tokens, pairs of tokens, and so on.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ Chunk = tuple[int, str, int, int]  # sentence, type, first and last token
 class ChunkEvaluator(Metric):
     """Computes precision, recall and F1 of chunks from token labels such as B-PER and I-PER.
 
-    suffix: whether B, I, E and S stand at the end of a label.
+    suffix: whether B, I, E and S are at the end of a label.
     """
 
     def __init__(self, label_list: Sequence[str], suffix: bool = False) -> None:
@@ -34,7 +34,7 @@ class ChunkEvaluator(Metric):
     def compute(self, lengths: Any, predictions: Any, labels: Any, dummy: Any = None) -> Any:
         """Return the numbers of chunks inferred, labelled and correct in a batch of label ids.
 
-        The old call with `inputs` before the lengths works, too.
+        The older form of the call, with `inputs` as the first argument, works, too.
         """
         if dummy is not None:
             logger.warning("ChunkEvaluator.compute takes lengths, predictions and labels, without inputs")

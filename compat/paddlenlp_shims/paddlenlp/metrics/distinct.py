@@ -27,7 +27,7 @@ class Distinct(Metric):
         self.count = 0.0
 
     def update(self, output: Any, *args: Any) -> None:
-        """Add a batch of model outputs. Raise AssertionError without `trans_func`."""
+        """Add a batch of model outputs. Raise AssertionError if there is no `trans_func`."""
         if self.trans_func is None:
             raise AssertionError(
                 "The `update` method requires user to provide `trans_func` when initializing `Distinct`."

@@ -15,8 +15,8 @@ Tokens = Sequence[Any]
 class GeneratedText(Metric):
     """Base of the metrics that compare generated texts (candidates) with references, both tokenized.
 
-    trans_func: converts a batch of model outputs and labels to both. vocab: token by id, for the conversion
-    without `trans_func`.
+    trans_func: converts a batch of model outputs and labels to candidates and references. vocab: maps ids to
+    tokens, for the conversion without `trans_func`.
     """
 
     trans_func: Callable[..., Any] | None
@@ -54,7 +54,7 @@ def ngrams(tokens: Tokens, size: int) -> list[tuple[Any, ...]]:
 
 
 def _texts_of_batch(output: Any, label: Any, seq_mask: Any, vocab: Any) -> tuple[list[Any], list[Any]]:
-    """Return the likeliest tokens, and the labels, for each text of a batch of scores.
+    """Return the most likely tokens, and the labels, for each text of a batch of scores.
 
     seq_mask: 1 for the tokens of a text, 0 after its end.
     """

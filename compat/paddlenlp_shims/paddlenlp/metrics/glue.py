@@ -15,8 +15,8 @@ from .metric import Metric, largest_first, like, to_array
 class AccuracyAndF1(Metric):
     """Computes accuracy of all labels, and precision, recall and F1 of the label 1.
 
-    topk: a prediction is right if the label is among the k likeliest; an accuracy for each k. pos_label: the
-    column of scores from which label 1 is predicted.
+    topk: for each k, an accuracy is computed that counts a prediction as right if the label is among the k
+    most likely. pos_label: the column of scores from which label 1 is predicted.
     """
 
     def __init__(self, topk: Sequence[int] = (1,), pos_label: int = 1, name: str = "acc_and_f1") -> None:
@@ -33,7 +33,7 @@ class AccuracyAndF1(Metric):
         self.preds_pos: Any = None
 
     def compute(self, pred: Any, label: Any, *args: Any) -> Any:
-        """Return whether each of the likeliest labels of a row is the right one, as 1.0 and 0.0."""
+        """Return whether each of the most likely labels of a row is the right label, as 1.0 or 0.0."""
         scores, labels = to_array(pred), to_array(label)
         powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
         self.preds_pos = (powers / powers.sum(axis=-1, keepdims=True))[:, self.pos_label]
@@ -81,7 +81,7 @@ class Mcc(Metric):
         self.tp = self.fp = self.tn = self.fn = 0
 
     def compute(self, pred: Any, label: Any, *args: Any) -> tuple[Any, Any]:
-        """Return the likeliest label of each row, and the right labels."""
+        """Return the most likely label of each row, and the right labels."""
         return like(pred, largest_first(pred)[:, :1]), label
 
     def update(self, preds_and_labels: Sequence[Any]) -> None:
@@ -93,7 +93,10 @@ class Mcc(Metric):
         self.fn += int(np.sum((preds != 1) & (preds != labels)))
 
     def accumulate(self) -> tuple[float]:
-        """Return the coefficient of all batches, as a tuple of one; 0.0 if one of the four counts is zero."""
+        """Return the coefficient over all batches, as a tuple of length 1.
+
+        It is 0.0 if one of the four counts is zero.
+        """
         tp, fp, tn, fn = self.tp, self.fp, self.tn, self.fn
         if 0 in (tp, fp, tn, fn):
             return (0.0,)
@@ -161,7 +164,7 @@ class MultiLabelsMetric(Metric):
         self._confusion_matrix = np.zeros((self.num_labels, 2, 2), dtype=int)
 
     def compute(self, pred: Any, label: Any) -> tuple[Any, Any]:
-        """Return the likeliest and the right label of each row. Raise ValueError for shapes that differ."""
+        """Return the most likely and the right label of each row. Raise ValueError for shapes that differ."""
         scores, labels = to_array(pred), to_array(label)
         if scores.shape[-1] != self.num_labels:
             raise ValueError(f"The last dim of pred is {scores.shape[-1]}, which should be num_labels")
@@ -216,7 +219,7 @@ class MultiLabelsMetric(Metric):
 
 
 def _divide(above: Any, below: Any, metric: str) -> Any:
-    """Divide, with 0.0 and a warning where the divisor is zero. metric: name for the warning."""
+    """Divide. If the divisor is zero, return 0.0 with a warning. metric: name for the warning."""
     is_zero = below == 0.0
     if np.any(is_zero):
         warnings.warn(f"Zero division when calculating {metric}.", UserWarning, stacklevel=3)

@@ -8,10 +8,10 @@ import numpy as np
 
 
 class Metric:
-    """Base of the metrics, which add up over batches: pass the result of `compute` to `update`.
+    """Base class of the metrics, which are accumulated over batches.
 
-    `accumulate` returns the metric. `compute` returns Paddle tensors if its arguments are Paddle tensors,
-    else NumPy arrays.
+    Pass the result of `compute` to `update`. `accumulate` returns the metric. `compute` returns Paddle
+    tensors if its arguments are Paddle tensors, else NumPy arrays.
     """
 
     _name: Any = ""
@@ -21,7 +21,7 @@ class Metric:
         return args
 
     def update(self, *args: Any) -> Any:
-        """Add a batch, with the result of `compute`."""
+        """Add a batch. The arguments are the result of `compute`."""
         raise NotImplementedError
 
     def accumulate(self) -> Any:
@@ -52,9 +52,9 @@ def like(example: Any, array: Any) -> Any:
 
 
 def precision_recall_f1(correct: Any, inferred: Any, labelled: Any) -> tuple[float, float, float]:
-    """Return precision, recall and F1 of counts, 0.0 where a count is zero.
+    """Return precision, recall and F1 from counts; 0.0 for a ratio whose divisor is zero.
 
-    correct: of the `inferred` items, the items that are also `labelled`.
+    correct: number of `inferred` items that are also `labelled`.
     """
     precision = float(correct / inferred) if inferred else 0.0
     recall = float(correct / labelled) if labelled else 0.0

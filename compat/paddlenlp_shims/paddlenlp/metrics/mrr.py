@@ -21,9 +21,9 @@ class MRR:
         self.distance = distance
 
     def compute_matrix_mrr(self, labels: Any, embeddings: Any) -> Any:
-        """Return the MRR over all embeddings, a row each, by their labels.
+        """Return the mean reciprocal rank over all embeddings, which are rows, by their labels.
 
-        Raises ValueError for a different number of labels.
+        Raises ValueError if the number of labels differs.
         """
         from sklearn.metrics import pairwise_distances
 

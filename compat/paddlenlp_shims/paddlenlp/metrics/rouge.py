@@ -9,7 +9,7 @@ from .generated_text import GeneratedText, Tokens, ngrams
 
 
 class RougeL(GeneratedText):
-    """Computes ROUGE-L, by the longest common subsequence of text and reference.
+    """Computes ROUGE-L, from the longest common subsequence of text and reference.
 
     gamma: weight of the recall.
     """
@@ -53,7 +53,7 @@ class RougeL(GeneratedText):
 
 
 class RougeN:
-    """Computes ROUGE-N: the share of the references' distinct n-grams that the generated texts have."""
+    """Computes ROUGE-N: the share of the references' distinct n-grams that occur in the generated texts."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -66,9 +66,9 @@ class RougeN:
     def compute(
         self, evaluated_sentences_ids: Sequence[Tokens], reference_sentences_ids: Sequence[Tokens]
     ) -> tuple[int, int]:
-        """Return the number of distinct n-grams that texts and references share, and that references have.
+        """Return how many distinct n-grams texts and references share, and how many the references have.
 
-        Each text has one reference. Raises ValueError without a text.
+        Each text has one reference. Raises ValueError if there is no text.
         """
         if len(evaluated_sentences_ids) <= 0 or len(reference_sentences_ids) <= 0:
             raise ValueError("Collections must contain at least 1 sentence.")
@@ -82,7 +82,7 @@ class RougeN:
     def score(
         self, evaluated_sentences_ids: Sequence[Tokens], reference_sentences_ids: Sequence[Tokens]
     ) -> float:
-        """Return ROUGE-N of these texts alone, without adding them."""
+        """Return ROUGE-N of only these texts, without adding them."""
         common, total = self.compute(evaluated_sentences_ids, reference_sentences_ids)
         return common / total
 
@@ -100,14 +100,14 @@ class RougeN:
 
 
 class Rouge1(RougeN):
-    """Computes ROUGE-1, over single tokens."""
+    """Computes ROUGE-1: ROUGE-N over single tokens."""
 
     def __init__(self) -> None:
         super().__init__(n=1)
 
 
 class Rouge2(RougeN):
-    """Computes ROUGE-2, over pairs of tokens."""
+    """Computes ROUGE-2: ROUGE-N over pairs of tokens."""
 
     def __init__(self) -> None:
         super().__init__(n=2)

@@ -10,7 +10,7 @@ from .metric import Metric
 
 
 class DetectionF1(Metric):
-    """Computes F1 of finding sentences with errors; all errors of a sentence must be found."""
+    """Computes F1 of the detection of sentences with errors. All errors of a sentence must be found."""
 
     def __init__(self, pos_label: int = 1, name: str = "DetectionF1") -> None:
         self.pos_label = pos_label
@@ -41,7 +41,7 @@ class DetectionF1(Metric):
 
 
 class CorrectionF1(DetectionF1):
-    """Computes F1 of correcting sentences with errors; all errors of a sentence must be corrected."""
+    """Computes F1 of the correction of sentences with errors. All errors of a sentence must be corrected."""
 
     def __init__(self, pos_label: int = 1, name: str = "CorrectionF1") -> None:
         super().__init__(pos_label, name)

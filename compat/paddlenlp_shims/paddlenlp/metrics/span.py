@@ -22,7 +22,7 @@ class SpanEvaluator(Metric):
         self.num_correct_spans = 0
 
     def compute(self, start_probs: Any, end_probs: Any, gold_start_ids: Any, gold_end_ids: Any) -> Any:
-        """Return the numbers of spans correct, inferred and labelled in a batch of probabilities."""
+        """Return the numbers of correct, inferred and labelled spans in a batch of probabilities."""
         columns = (start_probs, end_probs, gold_start_ids, gold_end_ids)
         places = [[(row > self.limit).nonzero()[0].tolist() for row in to_array(rows)] for rows in columns]
         counts = [self.eval_span(*row) for row in zip(*places, strict=False)]
@@ -35,7 +35,7 @@ class SpanEvaluator(Metric):
         label_start_ids: Sequence[int],
         label_end_ids: Sequence[int],
     ) -> tuple[int, int, int]:
-        """Return the numbers of spans correct, inferred and labelled in one text."""
+        """Return the numbers of correct, inferred and labelled spans in one text."""
         inferred, labelled = (
             get_span(predict_start_ids, predict_end_ids),
             get_span(label_start_ids, label_end_ids),
@@ -58,7 +58,7 @@ class SpanEvaluator(Metric):
 def get_span(start_ids: Sequence[int], end_ids: Sequence[int]) -> set[tuple[int, int]]:
     """Return the (start, end) spans of token positions.
 
-    An end belongs to the last start at or before it, and a start to one end.
+    An end is paired with the last start at or before it. A start is paired with only one end.
     """
     starts, ends = sorted(start_ids), sorted(end_ids)
     pairs: dict[int, int] = {}

@@ -30,7 +30,7 @@ def compute_prediction(
     max_answer_length: int = 30,
     null_score_diff_threshold: float = 0.0,
 ) -> tuple[dict[str, str], dict[str, Any], dict[str, float]]:
-    """Return, by question, the best answer, the `n_best_size` best answers, and the score of no answer.
+    """Return by question: the best answer, the `n_best_size` best answers, and the empty answer's score.
 
     features: the windows into which texts were split, with `example_id` and `offset_mapping`. predictions:
     start and end scores, a row for each window. version_2_with_negative: whether a question may have no
@@ -139,7 +139,10 @@ def compute_exact(a_gold: str, a_pred: str) -> int:
 
 
 def compute_f1(a_gold: str, a_pred: str, is_whitespace_splited: bool = True) -> float:
-    """Return F1 of the words that two answers share; of characters unless `is_whitespace_splited`."""
+    """Return F1 of the words that two answers share.
+
+    Without `is_whitespace_splited`, characters are compared.
+    """
     gold, pred = (normalize_answer(text).split() for text in (a_gold, a_pred))
     if not is_whitespace_splited:
         gold, pred = (list(words[0]) if words else [] for words in (gold, pred))
@@ -155,7 +158,7 @@ def get_raw_scores(
 ) -> tuple[Scores, Scores]:
     """Return, by question, whether the answer is exact, and its F1.
 
-    Of several right answers, the one with the best score counts.
+    If there are several right answers, the best score counts.
     """
     exact: Scores = {}
     f1: Scores = {}
@@ -179,8 +182,8 @@ def squad_evaluate(
 ) -> dict[str, Any]:
     """Return, and log, exact match and F1 of the answers in percent, by name.
 
-    preds: answer by question. na_probs: score of no answer by question; above `na_prob_thresh` the answer
-    counts as none. is_whitespace_splited: False for Chinese.
+    preds: answer by question. na_probs: score of the empty answer by question; if it is above
+    `na_prob_thresh`, the question counts as unanswered. is_whitespace_splited: False for Chinese texts.
     """
     na_probs = na_probs or dict.fromkeys(preds, 0.0)
     has_answer = {

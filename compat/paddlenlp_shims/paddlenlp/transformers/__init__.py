@@ -140,7 +140,7 @@ __all__ = [
 def tokenizer_names(family: str, module: str) -> tuple[str, ...]:
     """Return the class names in PaddleNLP's module of a model family, such as `bert.fast_tokenizer`.
 
-    family: such as "bert". Empty if PaddleNLP has no such module.
+    family: the model family's name, such as "bert". Empty if PaddleNLP has no such module.
     """
     if module in ("fast_tokenizer", "faster_tokenizer"):
         kind = "Fast" if module == "fast_tokenizer" else "Faster"

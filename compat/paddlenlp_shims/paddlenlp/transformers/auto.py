@@ -16,9 +16,9 @@ LIKELY = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 
 
 class AutoTokenizer:
-    """Loads the tokenizer that a model was trained with: `AutoTokenizer.from_pretrained(NAME_OR_FOLDER)`.
+    """Loads the tokenizer of a trained model: `AutoTokenizer.from_pretrained(NAME_OR_FOLDER)`.
 
-    It has no instances of its own.
+    The class can't be instantiated.
     """
 
     tokenizer_config_file = CONFIG
@@ -31,11 +31,11 @@ class AutoTokenizer:
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
-        """Load the tokenizer of a folder or of a model's name, with the class that suits it.
+        """Load the tokenizer of a folder or of a named model, with the suitable class.
 
-        The class follows from the name if PaddleNLP knows it, else from tokenizer_config.json, else from the
-        files. use_fast and use_faster ask for the C++ packages, which are no longer published; they have no
-        effect. Raises FileNotFoundError with the file that is missing.
+        The class is determined by the name if PaddleNLP knows it, else by tokenizer_config.json, else by the
+        files. use_fast and use_faster have no effect: they request C++ packages that are no longer published.
+        Raises FileNotFoundError that names the missing file.
         """
         name = str(pretrained_model_name_or_path)
         if kwargs.pop("use_fast", False) | kwargs.pop("use_faster", False):
@@ -61,9 +61,9 @@ class AutoTokenizer:
 
 
 def _by_files(name: str, files: set[str]) -> str:
-    """Return the class name of the tokenizer for a folder that does not name it, by its files.
+    """Guess the tokenizer's class name from the files in a folder that does not name the class.
 
-    Where files do not decide, the model's name does, as in PaddleNLP.
+    If the files are ambiguous, the model's name decides, as in PaddleNLP.
     """
     if "sentencepiece.bpe.model" in files:
         return "ErnieMTokenizer" if any(file.endswith("vocab.txt") for file in files) else "MBartTokenizer"
@@ -80,9 +80,9 @@ def _by_files(name: str, files: set[str]) -> str:
 
 
 def tokenizer_class(name: str) -> Any:
-    """Return the tokenizer class of this name; Hugging Face's names such as BertTokenizerFast work, too.
+    """Return the tokenizer class of this name.
 
-    Raises ValueError for a class that is not here.
+    Hugging Face's names such as BertTokenizerFast work, too. Raises ValueError for an unknown class.
     """
     from paddlenlp import transformers
 
@@ -111,9 +111,9 @@ class RobertaTokenizer(AutoTokenizer):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
-        """Load the tokenizer of a folder or of a model's name.
+        """Load the tokenizer of a folder or of a named model.
 
-        The class follows from the name if PaddleNLP knows it, else from tokenizer_config.json, else from the
+        The class is determined by the name if PaddleNLP knows it, else by tokenizer_config.json, else by the
         existence of vocab.txt. Raises FileNotFoundError with the missing files.
         """
         name = str(pretrained_model_name_or_path)

@@ -13,7 +13,8 @@ class BatchEncoding(UserDict[str, Any]):
     """The inputs for a model by name (`input_ids`, `token_type_ids`, ...): lists, or arrays.
 
     tensor_type: "np" for NumPy arrays, "pd" for Paddle tensors, None for lists. prepend_batch_axis: gives
-    arrays of one text the shape [1, length]. Raises ValueError for lists of different lengths in one array.
+    arrays of one text the shape [1, length]. Raises ValueError if lists of different lengths would form an
+    array.
     """
 
     def __init__(
@@ -40,7 +41,10 @@ class BatchEncoding(UserDict[str, Any]):
             raise AttributeError(f"a tokenizer's answer has no {item!r}") from None
 
     def convert_to_tensors(self, tensor_type: Any = None, prepend_batch_axis: bool = False) -> BatchEncoding:
-        """Convert each entry to an array in place, and return this object; see the class."""
+        """Convert each entry to an array in place, and return this object.
+
+        The class docstring describes the arguments.
+        """
         if tensor_type is None:
             return self
         kind = getattr(tensor_type, "value", tensor_type)

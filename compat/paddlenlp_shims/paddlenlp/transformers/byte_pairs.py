@@ -17,9 +17,10 @@ from .tokenizer_utils import PretrainedTokenizer
 
 
 class JsonVocabulary(PretrainedTokenizer):
-    """Base of the BPE tokenizers, with a JSON vocabulary: `encoder` maps tokens to ids, `decoder` back.
+    """Base class of BPE tokenizers with a JSON vocabulary.
 
-    Its second file lists the merges: pairs of tokens that are joined, in the order of their ranks.
+    `encoder` maps tokens to ids, `decoder` maps ids back. A second file lists the merges: pairs of tokens
+    that are joined, in the order of their ranks.
     """
 
     resource_files_names: ClassVar[dict[str, str]] = {"vocab_file": "vocab.json", "merges_file": "merges.txt"}
@@ -74,8 +75,8 @@ def parse_merges(lines: Sequence[str]) -> list[tuple[str, str]]:
 class RobertaBPETokenizer(JsonVocabulary):
     """The byte-level BPE tokenizer of English RoBERTa models: <s> A </s> </s> B </s>.
 
-    vocab_file: JSON, id by token. merges_file: pairs of tokens that are joined, by rank. add_prefix_space:
-    tokenize a text as if a space stood before it.
+    vocab_file: JSON file that maps tokens to ids. merges_file: pairs of tokens that are joined, by rank.
+    add_prefix_space: tokenize a text as if it began with a space.
     """
 
     added_roles: ClassVar[tuple[str, ...]] = tuple(SPECIAL_TOKENS_ATTRIBUTES)
@@ -149,7 +150,7 @@ class RobertaBPETokenizer(JsonVocabulary):
 
 
 class BartTokenizer(RobertaBPETokenizer):
-    """The tokenizer of BART models: as RoBERTa's, without a space before a text."""
+    """The tokenizer of BART models, which is RoBERTa's tokenizer without a space before a text."""
 
     text_options: ClassVar[tuple[str, ...]] = ()
 
@@ -171,7 +172,7 @@ class BartTokenizer(RobertaBPETokenizer):
 
 
 class GPTTokenizer(PlainMask, BartTokenizer):
-    """The tokenizer of GPT-2 models: no special token surrounds a text, unless `add_bos_token`."""
+    """The tokenizer of GPT-2 models. No special tokens surround a text, unless `add_bos_token` is set."""
 
     text_options: ClassVar[tuple[str, ...]] = ("add_prefix_space",)
 

@@ -113,7 +113,7 @@ class LukeTokenizer(RobertaBPETokenizer):
     def add_special_tokens(self, token_list: Any) -> int:
         """Add tokens that are never split, and return their number.
 
-        token_list: a list, or a dict with `additional_special_tokens`. All of them get one id, as in
+        token_list: a list, or a dict with `additional_special_tokens`. All added tokens share one id, as in
         PaddleNLP.
         """
         tokens = token_list["additional_special_tokens"] if isinstance(token_list, dict) else token_list
@@ -137,7 +137,7 @@ class LukeTokenizer(RobertaBPETokenizer):
     # Entities:
 
     def get_entity_vocab(self) -> dict[str, int]:
-        """Return the entity id by entity title."""
+        """Return the entity vocabulary: a dict from entity title to id."""
         return self.entity_vocab
 
     def convert_entity_to_id(self, entity: str) -> int | None:
@@ -185,6 +185,9 @@ def _entry(titles: Any, place: int) -> Any:
 
 
 def _split_at(part: str, token: str) -> list[str]:
-    """Split a text at each occurrence of a token, which becomes a part; drop spaces around the parts."""
+    """Split a text at each occurrence of a token, which becomes a part of its own.
+
+    Spaces around the parts are removed.
+    """
     pieces = [piece for text in part.split(token) for piece in (text.strip(), token)]
     return [piece for piece in pieces[:-1] if piece]

@@ -22,10 +22,10 @@ def spans_of_tokens(
 ) -> list[Span]:
     """Return start and end of each token in the original text, in characters.
 
-    normalized: the text in which tokens are searched. origin: for each of its characters, the position in the
-    original text. unknown: whether a token that is not found is known to be a single character, by the
-    token's index. As in PaddleNLP, raises IndexError if `origin` is too short, and ValueError for a token
-    with a sigma that is not found.
+    normalized: the text in which tokens are searched. origin: position in the original text of each character
+    of `normalized`. unknown: whether a token that is not found counts as a single character, by the token's
+    index. As in PaddleNLP, raises IndexError if `origin` is too short, and ValueError for a token with a
+    sigma that is not found.
     """
     places = _places(normalized, tokens, unknown)
     spans = []
@@ -38,7 +38,10 @@ def spans_of_tokens(
 
 
 def _places(text: str, tokens: Sequence[str], unknown: Callable[[int], bool]) -> list[Span]:
-    """Return start and end of each token in the normalized text; the start is -1 if it is not found."""
+    """Return start and end of each token in the normalized text.
+
+    The start is -1 for tokens that are not found.
+    """
     alike = text.replace("ς", "σ")  # the two small sigmas, of which lower() makes the one or the other
     places: list[Span] = []
     offset = 0
@@ -57,7 +60,7 @@ def _places(text: str, tokens: Sequence[str], unknown: Callable[[int], bool]) ->
 
 
 def normalized_character(character: str) -> str:
-    """Normalize a character as SentencePiece models do: full-width forms, circled and Roman numbers."""
+    """Normalize a character as SentencePiece models do: full-width forms, circled numbers, Roman numerals."""
     code = ord(character)
     if any(start <= code <= end for start, end in _OTHER_FORMS):
         return unicodedata.normalize("NFKC", character)

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 
 class Pretrained(NamedTuple):
-    """A group of models, by name, with the same tokenizer class and arguments.
+    """A group of named models with the same tokenizer class and arguments.
 
-    longest: maximum number of tokens of a text, None without a limit.
+    longest: maximum number of tokens of a text; None without a limit.
     """
 
     tokenizer: str

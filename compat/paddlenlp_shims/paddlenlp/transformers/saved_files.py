@@ -21,10 +21,10 @@ ADDED_TOKENS = "added_tokens.json"
 
 
 def candidate_folders(name: str) -> Iterator[Path]:
-    """Yield the folders that may have a model's files, in the order of the search. name: or a folder.
+    """Yield the folders that may have a model's files, in the order of the search.
 
-    They are the folder itself; PaddleNLP's own cache, $PPNLP_HOME/models (~/.paddlenlp); $PADDLENLP_HOME; the
-    caches of Hugging Face; $PADDLEWHEEL_MODELS.
+    name: name of a model, or a folder. The folders are: the folder itself; PaddleNLP's own cache,
+    $PPNLP_HOME/models (~/.paddlenlp); $PADDLENLP_HOME; the caches of Hugging Face; $PADDLEWHEEL_MODELS.
     """
     yield Path(name)
     if name.startswith((".", "/")):
@@ -53,7 +53,7 @@ def _hugging_face_folders(name: str) -> Iterator[Path]:
 
 
 def find_files(cls: type[PretrainedTokenizer], name: str, subfolder: str = "") -> tuple[Path, dict[str, str]]:
-    """Return the folder with the files of a tokenizer class, and the path of each file by argument.
+    """Return the folder with the files of a tokenizer class, and the files' paths by constructor argument.
 
     Raises FileNotFoundError with the files that are missing and the folders that were searched.
     """
@@ -68,9 +68,9 @@ def find_files(cls: type[PretrainedTokenizer], name: str, subfolder: str = "") -
 
 
 def _file_in(folder: Path, name: str) -> Path | None:
-    """Return the path of a file in a folder, or of the only file whose name ends alike; None without one.
+    """Return the path of a file in a folder, or of the only file whose name ends with the file's name.
 
-    For vocab.txt that may be ernie_1.0_vocab.txt.
+    For vocab.txt, that may be ernie_1.0_vocab.txt. None if there is no such file.
     """
     if (folder / name).is_file():
         return folder / name
@@ -79,7 +79,7 @@ def _file_in(folder: Path, name: str) -> Path | None:
 
 
 def missing_files(what: str, name: str, files: Sequence[str], places: Sequence[Path]) -> str:
-    """Return the message for a tokenizer whose files are in none of the searched folders (`places`)."""
+    """Return the error message for a tokenizer whose files are in none of the searched folders (`places`)."""
     looked = ", ".join(dict.fromkeys(f"{place}/" for place in places))
     return (
         f"{what} {name!r} needs {' and '.join(files)}, and nothing is downloaded here: put the file into "
@@ -90,7 +90,7 @@ def missing_files(what: str, name: str, files: Sequence[str], places: Sequence[P
 def load_config(folder: Path, name: str) -> dict[str, Any]:
     """Return the tokenizer's arguments: PaddleNLP's for this name, overridden by tokenizer_config.json.
 
-    Raises ValueError for a file that is no JSON object.
+    Raises ValueError if the file is not a JSON object.
     """
     configuration = get_configuration(name)
     return configuration | _json_object(folder / CONFIG) if (folder / CONFIG).is_file() else configuration
@@ -99,9 +99,9 @@ def load_config(folder: Path, name: str) -> dict[str, Any]:
 def load_tokenizer(
     cls: type[PretrainedTokenizer], name: str, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> PretrainedTokenizer:
-    """Create a tokenizer of this class with the files of a folder or of a model's name.
+    """Create a tokenizer of this class with the files of a folder or of a named model.
 
-    args, kwargs: for the constructor, in place of stored arguments.
+    args, kwargs: arguments of the constructor, which override stored arguments.
     """
     for ignored in ("cache_dir", "from_hf_hub", "from_aistudio"):
         kwargs.pop(ignored, None)
@@ -149,7 +149,8 @@ def _restore_tokens(tokenizer: PretrainedTokenizer, folder: Path, kwargs: dict[s
 def save_tokenizer(tokenizer: PretrainedTokenizer, directory: str, prefix: str | None) -> tuple[str, ...]:
     """Write the files of a tokenizer to a folder, for `load_tokenizer`.
 
-    Returns the paths of configuration, special tokens and added tokens, also of files that were not needed.
+    Returns the paths of configuration, special tokens and added tokens, including files that were not
+    written.
     """
     folder = Path(directory)
     if folder.is_file():
@@ -172,7 +173,7 @@ def save_tokenizer(tokenizer: PretrainedTokenizer, directory: str, prefix: str |
 
 
 def _plain(value: Any, typed: bool) -> Any:
-    """Return a value for JSON, with AddedTokens as dicts. typed: mark these dicts as AddedToken."""
+    """Convert a value for JSON, with AddedTokens as dicts. typed: mark these dicts as AddedToken."""
     if isinstance(value, AddedToken):
         return value.__getstate__() | ({"__type": "AddedToken"} if typed else {})
     if isinstance(value, (list, tuple)):
@@ -181,7 +182,7 @@ def _plain(value: Any, typed: bool) -> Any:
 
 
 def _with_added_tokens(value: Any) -> Any:
-    """Return a value from JSON, with AddedTokens in place of their dicts."""
+    """Convert a value from JSON, with dicts that stand for AddedTokens converted to AddedTokens."""
     if isinstance(value, list):
         return [_with_added_tokens(entry) for entry in value]
     if isinstance(value, dict) and "content" in value:

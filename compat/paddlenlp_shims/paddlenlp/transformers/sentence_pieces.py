@@ -24,7 +24,8 @@ UNDERLINE = "▁"  # what SentencePiece writes for a space
 def sentence_pieces(path: str | None) -> Any:
     """Load a SentencePiece model file, and return its SentencePieceProcessor.
 
-    Raises ImportError without the package, ValueError if the file is missing or no such model.
+    Raises ImportError without the package sentencepiece. Raises ValueError if the file is missing or is not a
+    SentencePiece model.
     """
     purpose = "splits texts by a SentencePiece model"
     sentencepiece = import_package("sentencepiece", purpose, 'pip install "./compat[nlp]"')
@@ -37,9 +38,10 @@ def sentence_pieces(path: str | None) -> Any:
 
 
 class ErnieMTokenizer(PretrainedTokenizer):
-    """The tokenizer of ERNIE-M models: SentencePiece, split again at Chinese characters, marks and digits.
+    """The tokenizer of ERNIE-M models: SentencePiece tokens, split at Chinese characters and punctuation.
 
-    vocab_file: the tokens with their ids. sentencepiece_model_file: the SentencePiece model.
+    Tokens are also split between digits and other characters. vocab_file: the tokens with their ids.
+    sentencepiece_model_file: the SentencePiece model.
     """
 
     resource_files_names: ClassVar[dict[str, str]] = {
@@ -87,7 +89,7 @@ class ErnieMTokenizer(PretrainedTokenizer):
         return "".join(self._FULL_WIDTH.get(char, char) for char in text)
 
     def get_offset_mapping(self, text: str | None) -> list[Span] | None:
-        """Return start and end of each token in the text, in characters; None for None.
+        """Return start and end of each token in the text, in characters; None if the text is None.
 
         Raises ValueError for a token that is not found in the text without spaces.
         """
@@ -120,7 +122,7 @@ class ErnieMTokenizer(PretrainedTokenizer):
 
 
 def cut_piece(piece: str) -> list[str]:
-    """Split a SentencePiece token at Chinese characters, at punctuation, and between digits and others.
+    """Split a SentencePiece token at Chinese characters and punctuation, and at both ends of numbers.
 
     Chinese characters and punctuation marks become tokens of their own.
     """
@@ -151,7 +153,7 @@ def cut_piece(piece: str) -> list[str]:
 class ErnieMFastTokenizer(ErnieMTokenizer):
     """The tokenizer of ERNIE-M models as in the C++ packages of 2022.
 
-    Calls return positions and mask by default, too.
+    By default, calls also return positions and the attention mask.
     """
 
     arguments: ClassVar[dict[str, Any]] = {**ErnieMTokenizer.arguments, "do_lower_case": True}
@@ -198,7 +200,7 @@ class AlbertEnglishTokenizer(PretrainedTokenizer):
         return self.get_vocab()
 
     def preprocess_text(self, inputs: str) -> str:
-        """Normalize spaces, quotes, accents and case of a text, as the options say."""
+        """Normalize spaces, quotes, accents and case of a text, as selected by the tokenizer's options."""
         text = " ".join(inputs.split()) if self.remove_space else inputs
         text = text.replace("``", '"').replace("''", '"')
         if not self.keep_accents:
@@ -215,7 +217,7 @@ class AlbertEnglishTokenizer(PretrainedTokenizer):
         return tokens
 
     def _without_comma(self, piece: str) -> list[str]:
-        """Return the tokens of a number without the comma that SentencePiece has joined to it."""
+        """Split a number token from the comma that SentencePiece has joined to it, and return the tokens."""
         pieces: list[str] = self.sp_model.EncodeAsPieces(piece[:-1].replace(UNDERLINE, ""))
         if piece[0] != UNDERLINE and pieces[0][0] == UNDERLINE:
             return pieces[1:] if len(pieces[0]) == 1 else [pieces[0][1:], *pieces[1:]]
@@ -336,12 +338,12 @@ class T5Tokenizer(SequenceToSequence, AlbertEnglishTokenizer):
 
 
 def mask_with_spaces(token: Any) -> Any:
-    """Return a mask token that swallows the space before it, if given as text."""
+    """Return a mask token that includes the space before it, if it was given as text."""
     return AddedToken(token, lstrip=True) if isinstance(token, str) else token
 
 
 class AlbertChineseTokenizer(BertTokenizer):
-    """The tokenizer of Chinese ALBERT models: WordPiece, as BERT's."""
+    """The tokenizer of Chinese ALBERT models, which is the WordPiece tokenizer of BERT."""
 
 
 class AlbertTokenizer:

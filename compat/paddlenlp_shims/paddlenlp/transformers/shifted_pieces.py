@@ -133,7 +133,7 @@ class MBartTokenizer(ShiftedPieces, SequenceToSequence):
     ) -> list[Span]:
         """Return the spans of the tokens between two (0, 0), as PaddleNLP does.
 
-        The special tokens that surround the texts are not considered.
+        The number of special tokens that really surround the texts is ignored.
         """
         return [(0, 0), *offset_mapping_0, *(offset_mapping_1 or ()), (0, 0)]
 
@@ -164,8 +164,8 @@ class MBart50Tokenizer(MBartTokenizer):
 class ErnieLayoutTokenizer(ShiftedPieces, ErnieMTokenizer):
     """The tokenizer of ERNIE-Layout models: [CLS] A [SEP] [SEP] B [SEP].
 
-    The service itself supplies the boxes of a page. do_tokenize_postprocess: split tokens at Chinese
-    characters, punctuation and digits, for UIE-X.
+    The tokenizer does not handle page layout: the service must supply the boxes of a page.
+    do_tokenize_postprocess: split tokens at Chinese characters, punctuation and digits, for UIE-X.
     """
 
     arguments: ClassVar[dict[str, Any]] = {

@@ -20,7 +20,7 @@ SPECIAL_TOKENS_ATTRIBUTES = [
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is never split. lstrip, rstrip: whether it swallows the spaces on that side.
+    """A token that is never split. lstrip, rstrip: whether it includes the spaces on its left or right side.
 
     single_word and normalized are stored, but have no effect.
     """
@@ -86,7 +86,7 @@ class SpecialTokensMixin:
     def _set_special_tokens(self, settings: Mapping[str, Any]) -> None:
         """Set the special tokens among the constructor's arguments.
 
-        Raises TypeError for a token that is no text.
+        Raises TypeError for a token that is neither a text nor an AddedToken.
         """
         for role in SPECIAL_TOKENS_ATTRIBUTES[:-1]:
             value = settings.get(role)
@@ -102,7 +102,7 @@ class SpecialTokensMixin:
 
     @property
     def pad_token_type_id(self) -> int:
-        """The value that pads token_type_ids."""
+        """The value with which token_type_ids are padded."""
         return self._pad_token_type_id
 
     @property
@@ -151,7 +151,10 @@ class SpecialTokensMixin:
         return ids
 
     def sanitize_special_tokens(self) -> int:
-        """Add missing special tokens to the vocabulary, and never split any; return how many were added."""
+        """Add missing special tokens to the vocabulary, and mark all as never split.
+
+        Return how many were added.
+        """
         return self.add_tokens(self.all_special_tokens_extended, special_tokens=True)
 
     def add_special_tokens(self, special_tokens_dict: Mapping[str, Any]) -> int:
@@ -167,7 +170,7 @@ class SpecialTokensMixin:
         return added
 
     def add_tokens(self, new_tokens: Token | Sequence[Token], special_tokens: bool = False) -> int:
-        """Add tokens that are never split; return how many the vocabulary lacked."""
+        """Add tokens that are never split. Return how many of them were missing in the vocabulary."""
         if not new_tokens:
             return 0
         tokens = list(new_tokens) if isinstance(new_tokens, (list, tuple)) else [new_tokens]

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 
 class Choice(Enum):
-    """Base of enumerations of option values; raises ValueError with the allowed values for another value."""
+    """Base class of enumerations of option values.
+
+    For an unknown value, it raises ValueError with the allowed values.
+    """
 
     @classmethod
     def _missing_(cls, value: object) -> Any:
@@ -57,7 +60,7 @@ class CallOptions(NamedTuple):
 def lengths_longest_first(first: int, second: int, removed: int) -> tuple[int, int]:
     """Return the lengths of two texts after removing tokens one by one from the longer text.
 
-    If both are equally long, the second loses a token.
+    If both are equally long, the token is removed from the second text.
     """
     for _ in range(removed):
         if first > second:

@@ -21,7 +21,7 @@ ENDLESS = int(1e30)
 
 
 class TextToTokens(SpecialTokensMixin):
-    """Base of the tokenizers: conversion between texts, tokens and ids, without padding and truncation.
+    """Base class of the tokenizers: conversion between texts, tokens and ids, without padding and truncation.
 
     A subclass names its files and arguments, and overrides `_load` and `_tokenize`.
     """
@@ -101,7 +101,7 @@ class TextToTokens(SpecialTokensMixin):
 
     @property
     def is_fast(self) -> bool:
-        """Whether this is a tokenizer of the C++ packages: no."""
+        """Whether this is a fast tokenizer of the C++ packages; always False."""
         return False
 
     def __len__(self) -> int:
@@ -115,16 +115,16 @@ class TextToTokens(SpecialTokensMixin):
         )
 
     def get_vocab(self) -> dict[str, int]:
-        """Return the id by token, with added tokens."""
+        """Return the vocabulary, including added tokens, as a dict from token to id."""
         return {**self._vocab.token_to_idx, **self.added_tokens_encoder}
 
     def get_added_vocab(self) -> dict[str, int]:
-        """Return the id by token of the added tokens alone."""
+        """Return only the added tokens, as a dict from token to id."""
         return self.added_tokens_encoder
 
     @staticmethod
     def load_vocabulary(filepath: str, **special: str | None) -> Vocab:
-        """Read a vocabulary file of one token a line; special: see `Vocab`."""
+        """Read a vocabulary file with one token per line. special: see `Vocab`."""
         return Vocab.load_vocabulary(filepath, **special)
 
     def _convert_token_to_id(self, token: str) -> int:
@@ -136,7 +136,10 @@ class TextToTokens(SpecialTokensMixin):
         return token
 
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
-        """Return the id of a token, or the ids of a list; unknown tokens have the id of unk_token."""
+        """Return the id of a token, or the ids of a list of tokens.
+
+        Unknown tokens get the id of unk_token.
+        """
         if tokens is None:
             return None
         if isinstance(tokens, str):
@@ -150,7 +153,7 @@ class TextToTokens(SpecialTokensMixin):
         return self._convert_token_to_id(token) if added is None else added
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """Return the token of an id, or the tokens of a list."""
+        """Return the token of an id, or the tokens of a list of ids."""
         if isinstance(ids, int):
             return self._token_with_added(ids)
         skipped = set(self.all_special_ids) if skip_special_tokens else set()
@@ -186,13 +189,16 @@ class TextToTokens(SpecialTokensMixin):
     def prepare_for_tokenization(
         self, text: str, is_split_into_words: bool | str = False, **kwargs: Any
     ) -> tuple[str, dict[str, Any]]:
-        """Return the text to tokenize, and the remaining arguments; subclasses add a space, for example."""
+        """Return the text to tokenize, and the remaining arguments.
+
+        Subclasses override this method, for example to add a space before the text.
+        """
         return text, kwargs
 
     def tokenize(self, text: str, **kwargs: Any) -> list[str]:
-        """Split a text into tokens; special and added tokens in it stay whole.
+        """Split a text into tokens; special and added tokens in the text are not split.
 
-        Raises TypeError for a value that is no text.
+        Raises TypeError for a value that is not a text.
         """
         if not isinstance(text, str):
             raise TypeError(f"a tokenizer takes text, not {type(text).__name__}")
@@ -212,7 +218,7 @@ class TextToTokens(SpecialTokensMixin):
         return tokens
 
     def _lower(self, text: str) -> str:
-        """Convert a text to lower case, apart from special tokens; a final Σ becomes σ."""
+        """Convert a text to lower case, except special tokens. A final Σ becomes σ."""
         unchanged = [*self.unique_no_split_tokens, *self.all_special_tokens]
         parts = re.split("(" + "|".join(map(re.escape, unchanged)) + ")", text) if unchanged else [text]
         for place in range(0, len(parts), 2):
@@ -222,7 +228,7 @@ class TextToTokens(SpecialTokensMixin):
         return "".join(parts)
 
     def _strip_beside_unsplit(self, parts: list[str], unsplit: set[str]) -> None:
-        """Remove the spaces beside special and added tokens, in place, as AddedTokens ask for it."""
+        """Remove spaces next to special and added tokens, in place, if a token's lstrip or rstrip is set."""
         extended = {str(t): t for t in self.all_special_tokens_extended if isinstance(t, AddedToken)}
         for place, part in enumerate(parts):
             if part not in unsplit:
@@ -234,7 +240,7 @@ class TextToTokens(SpecialTokensMixin):
                 parts[place - 1] = parts[place - 1].rstrip()
 
     def get_offset_mapping(self, text: str | None) -> list[Span] | None:
-        """Return start and end of each token in the text, in characters; None for None."""
+        """Return start and end of each token in the text, in characters; None if the text is None."""
         if text is None:
             return None
         lower = getattr(self, "do_lower_case", False)
@@ -247,20 +253,20 @@ class TextToTokens(SpecialTokensMixin):
     # What surrounds the tokens; [CLS] A [SEP] B [SEP] in most models:
 
     def build_inputs_with_special_tokens(self, token_ids_0: Ids, token_ids_1: Ids | None = None) -> Ids:
-        """Return the token ids of one text or two with special tokens around them."""
+        """Return the token ids of one or two texts, with special tokens added."""
         first, last = (getattr(self, f"{role}_token_id") for role in self.around)
         return self._surrounded(token_ids_0, token_ids_1, first, last)
 
     def build_offset_mapping_with_special_tokens(
         self, offset_mapping_0: list[Span], offset_mapping_1: list[Span] | None = None
     ) -> list[Span]:
-        """Return the spans of the tokens of one text or two, with (0, 0) for special tokens."""
+        """Return the spans of the tokens of one or two texts, with (0, 0) for special tokens."""
         return self._surrounded(offset_mapping_0, offset_mapping_1, (0, 0), (0, 0))
 
     def get_special_tokens_mask(
         self, token_ids_0: Ids, token_ids_1: Ids | None = None, already_has_special_tokens: bool = False
     ) -> Ids:
-        """Return 1 for each special token and 0 for each other token of one text or two."""
+        """Return a mask for the tokens of one or two texts: 1 for special tokens, 0 for other tokens."""
         if already_has_special_tokens:
             if token_ids_1 is not None:
                 raise ValueError(
@@ -273,7 +279,7 @@ class TextToTokens(SpecialTokensMixin):
         return self._surrounded([0] * len(token_ids_0), pair_mask, 1, 1)
 
     def create_token_type_ids_from_sequences(self, token_ids_0: Ids, token_ids_1: Ids | None = None) -> Ids:
-        """Return 0 for each token of the first text, 1 for each of the second, with special tokens."""
+        """Return each token's type id, special tokens included: 0 for the first text, 1 for the second."""
         first = self._surrounded([0] * len(token_ids_0), None, 0, 0)
         if token_ids_1 is None:
             return first
@@ -281,7 +287,7 @@ class TextToTokens(SpecialTokensMixin):
         return first + [1] * (len(both) - len(first))
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        """Return the number of special tokens around one text, or two (`pair`)."""
+        """Return how many special tokens are added to one text, or, with `pair`, to two texts."""
         return len(self.build_inputs_with_special_tokens([], [] if pair else None))
 
     def _surrounded(self, first: list[Any], second: list[Any] | None, cls: Any, sep: Any) -> list[Any]:
@@ -331,7 +337,10 @@ class TextToTokens(SpecialTokensMixin):
 
 
 class PlainMask:
-    """Mixin for tokenizers without a mask of special tokens of their own: zeros for the texts alone."""
+    """Mixin for tokenizers that do not override the special-token mask: the mask is all zeros.
+
+    It covers the tokens of the texts only, without special tokens.
+    """
 
     def get_special_tokens_mask(
         self, token_ids_0: Ids, token_ids_1: Ids | None = None, already_has_special_tokens: bool = False

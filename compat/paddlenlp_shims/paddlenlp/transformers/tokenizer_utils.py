@@ -21,18 +21,18 @@ _LARGE = int(1e20)
 
 
 class PretrainedTokenizer(TextToTokens):
-    """Base of PaddleNLP's tokenizers: loading, calls with padding and truncation, and saving.
+    """Base class of PaddleNLP's tokenizers: loading, calls with padding and truncation, and saving.
 
-    Further arguments of every tokenizer: special tokens by role, `model_max_length`, `padding_side` and
-    `truncation_side` ("right", "left").
+    All tokenizers have these further arguments: special tokens by role, `model_max_length`, `padding_side`
+    and `truncation_side` ("right", "left").
     """
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
-        """Load the tokenizer of a folder or of a model's name, from one of the `candidate_folders`.
+        """Load the tokenizer of a folder or of a named model, from one of the `candidate_folders`.
 
-        kwargs override tokenizer_config.json. Raises FileNotFoundError with the missing files; nothing is
-        downloaded.
+        kwargs override tokenizer_config.json. Raises FileNotFoundError that lists the missing files; no file
+        is downloaded.
         """
         return load_tokenizer(cls, str(pretrained_model_name_or_path), args, kwargs)
 
@@ -67,13 +67,13 @@ class PretrainedTokenizer(TextToTokens):
     ) -> Any:
         """Tokenize a text or a pair of texts, or a batch of either; return the inputs for the model.
 
-        text, text_pair: a str, or a list of them for a batch; with `is_split_into_words` a list of words, or
-        a list of such lists. max_length: the model's length by default, without which nothing is
-        truncated. With max_length alone, without padding and truncation, texts are truncated (longest first).
-        stride: of a batch of pairs, the second text is
-        split into as many windows as it needs, each `stride` tokens after the previous window. return_dict:
-        False gives a list with a dict for each text of a batch. return_tensors: "np" or "pd" gives arrays
-        instead of lists. Raises ValueError and TypeError for texts that are none.
+        text, text_pair: a str, or a list of str for a batch; with `is_split_into_words` a list of words, or a
+        list of such lists. max_length: by default the model's maximum length; without either, texts are not
+        truncated. If only max_length is set, without padding and truncation, texts are truncated (longest
+        first). stride: in a batch of pairs, the second text is split into windows, each `stride` tokens after
+        the previous window. return_dict: False returns a list with a dict for each text of a batch.
+        return_tensors: "np" or "pd" returns arrays instead of lists. Raises ValueError and TypeError for
+        values that are not texts.
         """
         for value in (text, text_pair):
             _check_text(value)
@@ -220,8 +220,8 @@ class PretrainedTokenizer(TextToTokens):
     ) -> tuple[PaddingStrategy, TruncationStrategy, int | None]:
         """Return padding strategy, truncation strategy and maximum length of a call.
 
-        options: may have PaddleNLP's older names of these arguments. Raises ValueError for padding without
-        pad_token.
+        options: may include these arguments under PaddleNLP's older names. Raises ValueError if padding is
+        requested and there is no pad_token.
         """
         if max_length is None:
             max_length = options.get("max_seq_len") or None
@@ -280,7 +280,7 @@ class PretrainedTokenizer(TextToTokens):
         text_pair: Any,
         with_length: bool = False,
     ) -> dict[str, Any]:
-        """Return the model's inputs for one text or pair: truncated, with special tokens, not yet padded."""
+        """Return the model's inputs for a text or pair: truncated, with special tokens, not yet padded."""
         longest_first = call_options.truncation is TruncationStrategy.LONGEST_FIRST
         if call_options.return_overflowing_tokens and longest_first and pair_ids is not None:
             raise ValueError(
@@ -343,7 +343,8 @@ class PretrainedTokenizer(TextToTokens):
     ) -> list[dict[str, Any]]:
         """Return the model's inputs for a pair in windows: the first text with each part of the second.
 
-        number: of the pair in the batch. Raises ValueError if the first text leaves no room for the second.
+        number: index of the pair in the batch. Raises ValueError if the first text leaves no room for the
+        second.
         """
         ids = self._to_ids(text, call_options)
         pair_ids = self._to_ids(text_pair, call_options)
@@ -380,11 +381,11 @@ class PretrainedTokenizer(TextToTokens):
         truncation_strategy: Any = "longest_first",
         stride: int = 0,
     ) -> tuple[list[Any], list[Any] | None, list[Any]]:
-        """Remove tokens from one text or two; return both texts and the removed tokens.
+        """Remove tokens from one or two texts. Returns the texts and the removed tokens.
 
-        stride: so many kept tokens precede the removed tokens. Of a pair that is truncated longest first, no
-        removed tokens are returned. If the only text that may be truncated is too short, an error is logged
-        and nothing is removed.
+        stride: number of kept tokens that are returned before the removed tokens. If a pair is truncated
+        longest first, removed tokens are not returned. If the only text that may be truncated is too short,
+        an error is logged and no token is removed.
         """
         if num_tokens_to_remove <= 0:
             return ids, pair_ids, []
@@ -493,9 +494,9 @@ class PretrainedTokenizer(TextToTokens):
 
 
 class SequenceToSequence(PretrainedTokenizer):
-    """Base of the tokenizers of encoder-decoder models.
+    """Base class of the tokenizers of encoder-decoder models.
 
-    Calls return a mask and no token types, and truncate texts to the model's length by default.
+    By default, calls return an attention mask and no token types, and truncate texts to the model's length.
     """
 
     def __call__(  # type: ignore[override]
@@ -537,7 +538,7 @@ def _check_text(value: Any) -> None:
 
 
 def _split_pair(entry: Any, is_split_into_words: bool | str) -> tuple[Any, Any]:
-    """Return the two texts of a batch's entry; the second is None for a single text."""
+    """Return the two texts of an entry in a batch. The second is None for a single text."""
     if not isinstance(entry, (list, tuple)):
         return entry, None
     if is_split_into_words and not (entry and isinstance(entry[0], (list, tuple))):

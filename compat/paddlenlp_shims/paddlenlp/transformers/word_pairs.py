@@ -25,7 +25,8 @@ _UNKNOWN = "\0"
 class WordPairs:
     """Splits words by BPE: joins characters in the order of the merges' ranks.
 
-    The tokens of the merges are its vocabulary: XLM's own lacks tokens that are always joined again.
+    Its vocabulary consists of the tokens in the merges. XLM's own vocabulary lacks tokens that are always
+    joined further.
     """
 
     def __init__(self, merges: list[tuple[str, str]]) -> None:

@@ -33,7 +33,7 @@ def is_chinese_char(cp: int) -> bool:
 
 
 def is_control(char: str) -> bool:
-    """Return whether a character is dropped: Unicode category C, such as control, but no tab or line end."""
+    """Return whether a character is to be dropped: Unicode category C (control), but no tab or newline."""
     return char not in "\t\n\r" and unicodedata.category(char).startswith("C")
 
 
@@ -70,7 +70,7 @@ class _Translation(dict[int, str]):
 def cleaning_table(chinese_apart: bool) -> Table:
     """Return a table for `str.translate` that drops control characters and unifies white space.
 
-    chinese_apart: put spaces around Chinese characters.
+    chinese_apart: whether to put spaces around Chinese characters.
     """
 
     def clean(char: str) -> str:
@@ -87,7 +87,7 @@ def cleaning_table(chinese_apart: bool) -> Table:
 def _splitting(symbols_apart: bool) -> Table:
     """Return a table for `str.translate` that puts spaces around punctuation.
 
-    symbols_apart: and around symbols.
+    symbols_apart: whether to put spaces around symbols as well.
     """
 
     def split(char: str) -> str:
@@ -108,8 +108,8 @@ def without_accents(text: str) -> str:
 class BasicTokenizer:
     """Splits a text into words: at spaces, punctuation, symbols and Chinese characters.
 
-    never_split: words that stay unchanged. strip_accents: None means if `do_lower_case`. symbols_apart: False
-    for the C++ tokenizers of 2022, to which ℃ and ￥ are letters.
+    never_split: words that are not split or changed. strip_accents: None means the value of `do_lower_case`.
+    symbols_apart: False for the C++ tokenizers of 2022, which treat ℃ and ￥ as letters.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class BasicTokenizer:
         return self.do_lower_case if self.strip_accents is None else self.strip_accents
 
     def tokenize(self, text: str | bytes, never_split: Collection[str] | None = None) -> list[str]:
-        """Return the words of a text in order. never_split: further words that stay unchanged."""
+        """Return the words of a text in order. never_split: further words that are not split or changed."""
         if isinstance(text, bytes):
             text = text.decode("utf-8", "ignore")
         unsplit = self.never_split.union(never_split or ())
@@ -261,8 +261,9 @@ class ErnieTokenizer(PretrainedTokenizer):
 class BertTokenizer(ErnieTokenizer):
     """The WordPiece tokenizer of BERT models.
 
-    do_basic_tokenize: False splits at spaces alone. never_split: words that stay unchanged.
-    tokenize_chinese_chars: whether Chinese characters are words. strip_accents: None means if do_lower_case.
+    do_basic_tokenize: if False, texts are only split at spaces. never_split: words that are not split or
+    changed. tokenize_chinese_chars: whether each Chinese character is a word. strip_accents: None means the
+    value of do_lower_case.
     """
 
     arguments: ClassVar[dict[str, Any]] = {
@@ -364,9 +365,9 @@ class NeZhaTokenizer(ErnieTokenizer):
 
 
 class JiebaBasicTokenizer(BasicTokenizer):
-    """Splits a Chinese text into the words of the package `jieba` that the vocabulary has.
+    """Splits a Chinese text into words with the package `jieba`.
 
-    Chinese characters of other words become words of their own.
+    Words that are not in the vocabulary are split into single Chinese characters.
     """
 
     def __init__(self, vocab: Vocab, do_lower_case: bool = True, **options: Any) -> None:
@@ -384,7 +385,7 @@ class JiebaBasicTokenizer(BasicTokenizer):
 
 
 class RoFormerTokenizer(NeZhaTokenizer):
-    """The WordPiece tokenizer of RoFormer models. use_jieba: split Chinese texts by `jieba`."""
+    """The WordPiece tokenizer of RoFormer models. use_jieba: whether Chinese texts are split with `jieba`."""
 
     arguments: ClassVar[dict[str, Any]] = {
         "do_lower_case": True,
@@ -433,7 +434,10 @@ class SkepTokenizer(NeZhaTokenizer):
 
 
 class AsInCpp:
-    """Mixin for tokenizers as in the C++ packages of 2022: symbols are letters, and `vocab` is a dict."""
+    """Mixin that makes tokenizers behave like the C++ packages of 2022: symbols count as letters.
+
+    The attribute `vocab` is a dict.
+    """
 
     symbols_apart: ClassVar[bool] = False
 

@@ -12,7 +12,7 @@ LEVELS = {"DEBUG": 10, "INFO": 20, "TRAIN": 21, "EVAL": 22, "WARNING": 30, "ERRO
 class Logger:
     """A logger with PaddleNLP's levels, such as TRAIN and EVAL, which writes to standard error.
 
-    name: of `logging`'s logger, by default `PaddleNLP`.
+    name: name of the `logging` logger, by default `PaddleNLP`.
     """
 
     debug: Callable[[str], None]
@@ -49,7 +49,7 @@ class Logger:
         self.is_enable = True
 
     def set_level(self, log_level: str) -> None:
-        """Set the lowest level that is written, a name of LEVELS. Raise ValueError for other names."""
+        """Set the lowest level that is written, by a name in LEVELS. Raise ValueError for other names."""
         if log_level not in LEVELS:
             raise ValueError(
                 f"{log_level!r} is no level of PaddleNLP's logger; take one of {', '.join(LEVELS)}"
