@@ -271,8 +271,8 @@ def _parse_shares(value: Any) -> tuple[float, ...]:
     )
     if not is_valid or shares != sorted(set(shares)):
         raise KServeRefusal(
-            f"canary is {str(value)[:100]!r}: write at most {MAX_CANARY_STEPS} rising shares in percent, from "
-            f"{MIN_CANARY_SHARE:g} to 100, such as [1, 10, 50, 100]"
+            f"canary is {str(value)[:100]!r}: write at most {MAX_CANARY_STEPS} rising shares in percent, "
+            f"from {MIN_CANARY_SHARE:g} to 100, such as [1, 10, 50, 100]"
         )
     return tuple(map(float, shares))
 
