@@ -124,9 +124,10 @@ def describe_mismatch(
 def require_environment(
     source: Path, facts: PickleFacts, needs: Sequence[str], options: ConversionOptions
 ) -> None:
-    """Raise ConversionError if no conversion environment is found.
+    """Raise ConversionError if no Python environment has the packages that read the pickle and convert it.
 
-    The error names the commands for the version in the pickle, because another version may misread it.
+    The error names the commands that create an environment with the pickle's version of scikit-learn, because
+    another version may misread the pickle.
     """
     try:
         conversion_python(needs)

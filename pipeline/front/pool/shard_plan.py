@@ -55,9 +55,9 @@ def _find_reasons(app: App) -> Iterator[str]:
 
 
 def divide_limits(app: App) -> App:
-    """Return the service's description for one of its shards.
+    """Return the App (configuration and Ops) for one shard: a process that accepts, batches and runs requests.
 
-    The shard gets an equal part of the limits on pending requests and rows.
+    Each shard of a service gets an equal part of the limits on pending requests and rows.
     """
     config = app.config
     keys = ("max_pending_requests", "max_pending_rows")
