@@ -55,9 +55,10 @@ def _find_reasons(app: App) -> Iterator[str]:
 
 
 def divide_limits(app: App) -> App:
-    """Return the App (configuration and Ops) for one shard: a process that accepts, batches and runs requests.
+    """Return the App (configuration and Ops) for one shard of the service.
 
-    Each shard of a service gets an equal part of the limits on pending requests and rows.
+    A shard is a process that accepts, batches and runs requests. Each shard gets an equal part of the limits
+    on pending requests and rows.
     """
     config = app.config
     keys = ("max_pending_requests", "max_pending_rows")
