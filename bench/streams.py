@@ -1,28 +1,44 @@
 """Streams of a decoupled model over gRPC: answers per second, and the time to the first answer.
 
-    python -m bench.streams
-
-Prints the answers per second of one stream with 10,000, and of 50 concurrent streams with 200 each. Then the
-median time to the first answer of a stream, and the median of a unary call of the same model code.
+The model sends 10,000 answers in one stream, and 200 in each of 50 concurrent streams. The time to the first
+answer of a stream is compared with a unary call of the same code. With --triton, Triton's Python backend from
+PyTriton's wheel serves the same repository, in turns with ours.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 from rich.console import Console
+from rich.table import Table
 
+from bench.load import CannotMeasure
+from bench.peers.environments import environment
+from bench.peers.peer_server import activated
+from bench.running import free_ports, stop
 from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
 from tests.support.answer_streams import open_stream, request
 from tests.support.repository_process import RepositoryProcess
+from tests.support.service_process import wait_until
 from tests.support.triton_repository import write_model
 
-console = Console()
+EXAMPLES = """examples:
+  python -m bench.streams
+  python -m bench.streams --triton --rounds 5
+"""
+TRITON_START_S = 60.0
 ANSWERS, STREAMS, FIRSTS = 10_000, 50, 300
 _TENSORS = """
 backend: "python"
@@ -73,30 +89,89 @@ def time_unary(channel: grpc.Channel) -> float:
     return time.perf_counter() - began
 
 
-def main() -> None:
-    """Serve both models, and print the figures."""
-    with tempfile.TemporaryDirectory() as folder:
-        repository = Path(folder)
+class Figures(NamedTuple):
+    """Results of one server in one round."""
+
+    one_per_s: float  # answers per second of one stream
+    many_per_s: float  # answers per second of all concurrent streams
+    first_ms: float  # median time to the first answer of a stream
+    unary_ms: float  # median time of a unary call
+
+
+def measure(channel: grpc.Channel) -> Figures:
+    """Measure a server that has both models."""
+    count_answers(channel, 100)
+    began = time.perf_counter()
+    assert count_answers(channel, ANSWERS) == ANSWERS
+    one_s = time.perf_counter() - began
+    began = time.perf_counter()
+    with ThreadPoolExecutor(STREAMS) as clients:
+        counts = list(clients.map(lambda _: count_answers(channel, ANSWERS // STREAMS), range(STREAMS)))
+    many_s = time.perf_counter() - began
+    assert sum(counts) == ANSWERS
+    first_s, unary_s = (
+        statistics.median(timed(channel) for _ in range(FIRSTS)) for timed in (time_first_answer, time_unary)
+    )
+    return Figures(ANSWERS / one_s, ANSWERS / many_s, 1000 * first_s, 1000 * unary_s)
+
+
+@contextmanager
+def running_triton(repository: Path) -> Iterator[grpc.Channel]:
+    """Run Triton with this repository. Yield a channel to it. Raises CannotMeasure if it does not start."""
+    venv = environment("triton")
+    http_port, grpc_port = free_ports(2)
+    command = [str(venv / "bin" / "python"), "-m", "bench.peers.apps.triton_app"]
+    command += [str(http_port), str(repository), str(grpc_port)]
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, cwd=folder, env=activated(venv), stdout=log, stderr=log)
+        try:
+            with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+                try:
+                    grpc.channel_ready_future(channel).result(TRITON_START_S)
+                    wait_until(lambda: count_answers(channel, 1) == 1, "Triton answers", TRITON_START_S)
+                except (grpc.FutureTimeoutError, grpc.RpcError, AssertionError):
+                    log.seek(0)
+                    raise CannotMeasure(f"Triton does not start: {log.read()[-2000:]}") from None
+                yield channel
+        finally:
+            stop(process)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.streams", description=__doc__, epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--triton", action="store_true", help="compare with Triton's Python backend")
+    parser.add_argument("--rounds", type=int, default=3, help="of each server, in turns (%(default)s)")
+    options, console = parser.parse_args(), Console()
+    table = Table("server", "1 stream, answers/s", f"{STREAMS} streams", "first answer ms", "unary call ms")
+    with contextlib.ExitStack() as stack:
+        repository = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_model(
             repository, "many", f"{_TENSORS}model_transaction_policy {{ decoupled: true }}\n", _DECOUPLED
         )
         write_model(repository, "one", _TENSORS, _UNARY)
-        with RepositoryProcess(repository) as service, service.channel() as channel:
-            count_answers(channel, 100)
-            began = time.perf_counter()
-            assert count_answers(channel, ANSWERS) == ANSWERS
-            console.print(f"1 stream: {ANSWERS / (time.perf_counter() - began):.0f} answers/s")
-            began = time.perf_counter()
-            with ThreadPoolExecutor(STREAMS) as clients:
-                counts = list(
-                    clients.map(lambda _: count_answers(channel, ANSWERS // STREAMS), range(STREAMS))
-                )
-            assert sum(counts) == ANSWERS
-            console.print(f"{STREAMS} streams: {ANSWERS / (time.perf_counter() - began):.0f} answers/s")
-            for name, measure in (("first answer", time_first_answer), ("unary call", time_unary)):
-                median_s = statistics.median(measure(channel) for _ in range(FIRSTS))
-                console.print(f"{name}: {1000 * median_s:.2f} ms")
+        service = stack.enter_context(RepositoryProcess(repository))
+        channels = {"Paddlewheel": stack.enter_context(service.channel())}
+        try:
+            if options.triton:
+                channels["Triton, Python backend"] = stack.enter_context(running_triton(repository))
+        except CannotMeasure as exc:
+            console.print(f"[red]{exc}[/red]")
+            return 1
+        rounds = [
+            {name: measure(channel) for name, channel in channels.items()} for _ in range(options.rounds)
+        ]
+    for name in channels:
+        medians = Figures(*map(statistics.median, zip(*(figures[name] for figures in rounds), strict=True)))
+        table.add_row(
+            name, f"{medians.one_per_s:,.0f}", f"{medians.many_per_s:,.0f}",
+            f"{medians.first_ms:.2f}", f"{medians.unary_ms:.2f}",
+        )  # fmt: skip
+    console.print(table)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

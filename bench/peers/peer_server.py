@@ -44,7 +44,7 @@ def peer_server(
     }
     endpoint = Endpoint(port, peer.path, peer.dialect)
     command = [str(venv / "bin" / program), *arguments]
-    env = _activated(venv) | packages | peer.env | variables
+    env = activated(venv) | packages | peer.env | variables
     with contextlib.ExitStack() as stack:
         try:
             server = stack.enter_context(running(command, endpoint, env, texts[0]))
@@ -53,7 +53,7 @@ def peer_server(
         yield PeerServer(server, endpoint)
 
 
-def _activated(venv: Path) -> dict[str, str]:
+def activated(venv: Path) -> dict[str, str]:
     """Return the variables of an activated environment, and the variables that our workers get."""
     libraries = os.pathsep.join(
         filter(None, [sysconfig.get_config_var("LIBDIR"), os.getenv("LD_LIBRARY_PATH")])

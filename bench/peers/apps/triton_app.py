@@ -1,6 +1,7 @@
-"""Triton with its Python backend, from PyTriton's wheel: `... bench.peers.apps.triton_app PORT [MODELS]`.
+"""Triton with its Python backend, from PyTriton's wheel.
 
-MODELS: a model repository in place of the classifier's. The working folder takes models and backends.
+`python -m bench.peers.apps.triton_app PORT [MODELS [GRPC_PORT]]`. MODELS: a model repository in place of the
+classifier's. Without GRPC_PORT, Triton serves HTTP alone. The working folder takes models and backends.
 """
 
 from __future__ import annotations
@@ -45,14 +46,16 @@ def write_backends(folder: Path) -> None:
 
 
 def main() -> None:
-    models, backends = Path(*sys.argv[2:] or ["models"]).absolute(), Path("backends").absolute()
-    if not sys.argv[2:]:
+    port, repository, grpc_port = (*sys.argv[1:], "", "")[:3]
+    models, backends = Path(repository or "models").absolute(), Path("backends").absolute()
+    if not repository:
         write_repository(models)
     write_backends(backends)
     server = str(SERVER / "bin" / "tritonserver")
     options = [f"--model-repository={models}", f"--backend-directory={backends}"]
-    options += ["--http-address=127.0.0.1", f"--http-port={sys.argv[1]}"]
-    options += ["--allow-grpc=false", "--allow-metrics=false"]
+    options += ["--http-address=127.0.0.1", f"--http-port={port}"]
+    options += [f"--grpc-port={grpc_port}"] if grpc_port else ["--allow-grpc=false"]
+    options += ["--allow-metrics=false"]
     os.execv(server, [server, *options])
 
 
