@@ -52,6 +52,20 @@ class TritonPythonModel:
         except FileExistsError:
             raise ValueError("no room for another")
 """
+# Version 1 has room for two instances ever. The second instance of version 2 waits for the file `go`.
+TWO_VERSIONS = """
+import os, time
+from pathlib import Path
+class TritonPythonModel:
+    def initialize(self, args):
+        folder, version = Path("{folder}"), args["model_version"]
+        number = len(list(folder.glob(f"v{{version}}.*")))
+        (folder / f"v{{version}}.{{os.getpid()}}").touch()
+        if version == "1" and number >= 2:
+            raise ValueError("no room for another")
+        while version == "2" and number and not (folder / "go").exists():
+            time.sleep(0.002)
+"""
 BODY = '{"inputs": [{"name": "X", "shape": [1], "datatype": "FP32", "data": [1]}]}'
 EXPLICIT = "--model-control-mode=explicit"
 
@@ -195,6 +209,30 @@ def test_a_load_of_which_an_instance_can_not_start_fails_with_the_reason(
     held.write(code=LONELY)
     assert reason in load(server).json["error"]
     assert (get_state(server), infer(server), count_ready(server)) == ("READY", 3, COUNT)
+
+
+def test_a_load_fails_if_the_workers_of_one_version_are_lost_while_another_version_starts(
+    server: RepositoryProcess, held: HeldModel
+) -> None:
+    held.write(code=TWO_VERSIONS)
+    config = held.repository / "held" / "config.pbtxt"
+    config.write_text(config.read_text() + "version_policy { all {} }")
+    shutil.copytree(held.repository / "held" / "1", held.repository / "held" / "2")
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(load, server)
+        try:
+            for number in range(COUNT):
+                server.wait_for_log(f"Worker held:1.{number} is ready")
+            wait_until(lambda: len(list(held.folder.glob("v2.*"))) == COUNT, "version 2 is held")
+            for mark in held.folder.glob("v1.*"):
+                os.kill(int(mark.suffix[1:]), signal.SIGKILL)
+            server.wait_for_log("no room for another", COUNT)
+            assert (loading.done(), get_state(server)) == (False, "LOADING")
+        finally:
+            held.let_go()
+        answer = loading.result()
+    assert answer.status == 400 and "no room for another" in answer.json["error"]
+    assert get_state(server) == "UNAVAILABLE"
 
 
 def test_the_ports_open_when_each_instance_of_the_first_loads_is_ready(held: HeldModel) -> None:
