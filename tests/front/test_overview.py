@@ -76,7 +76,7 @@ def test_an_error_has_its_cause_and_the_ids_of_its_requests_but_no_value_of_them
     assert (broken["http_status"], broken["count"], broken["endpoint"]) == (500, 1, "http")
     (request,) = broken["requests"]
     assert request["client_id"] == "2718"
-    assert f"request {request['number']}: preprocess of Op parse raised" in service.log
+    service.wait_for_log(f"request {request['number']}: preprocess of Op parse raised")
     assert "31415" not in service.http("/overview.json").body.decode()
 
 
