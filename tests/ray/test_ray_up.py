@@ -134,6 +134,24 @@ def test_two_fronts_of_one_repository_share_a_cluster(cluster: Cluster, tmp_path
     cluster.remove_node(node)
 
 
+def test_a_service_goes_on_when_its_cluster_has_started_again() -> None:
+    port = free_port()
+    config = {"dag": {"request_timeout": START_S}, "op": {"echo": {"start_timeout": START_S}}}
+    with contextlib.ExitStack() as stack:
+        with run_cluster(port) as first:
+            first.add_node(**NODE)
+            service = stack.enter_context(RayService(first, config))
+            service.wait_until_ready(START_S)
+            assert service.predict({"number": "2"})["doubled"] == "4"
+        wait_until(lambda: service.http("/health/ready").status == 503, "the worker is lost")
+        with run_cluster(port) as second:
+            second.add_node(**NODE)
+            service.wait_until_ready(START_S)
+            assert service.predict({"number": "3"})["doubled"] == "6"
+            service.terminate()
+            assert service.exit_code() == 0
+
+
 def run_repository(cluster: Cluster, folder: Path) -> RayService:
     """Start a front of a model repository with one worker."""
     ports = {"http_port": free_port(), "rpc_port": free_port()}

@@ -50,10 +50,10 @@ def _wait_for_node(gcs_address: str, node_id: str) -> Any:
 
 
 @contextmanager
-def run_cluster() -> Iterator[Cluster]:
-    """Run a head node without CPUs. `add_node(**NODE)` adds nodes."""
+def run_cluster(port: int = 0) -> Iterator[Cluster]:
+    """Run a head node without CPUs. `add_node(**NODE)` adds nodes. port: of the head node; 0: a free one."""
     with patch.dict(os.environ, _ENV), patch.object(services, "get_node", _wait_for_node):
-        head = {**NODE, "num_cpus": 0, "gcs_server_port": free_port()}
+        head = {**NODE, "num_cpus": 0, "gcs_server_port": port or free_port()}
         cluster = Cluster(initialize_head=True, head_node_args=head)
         try:
             yield cluster

@@ -18,7 +18,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import ray
 from ray.exceptions import RayError
@@ -40,7 +40,7 @@ from pipeline.nodes.link import (
 )
 from pipeline.nodes.on_ray.node_agent import NodeAgent, StartedAgent
 from pipeline.nodes.on_ray.supervisor import PlacerSettings
-from pipeline.process.log import set_up_logging
+from pipeline.process.log import lines_written, set_up_logging
 
 log = logging.getLogger(__name__)
 
@@ -90,9 +90,13 @@ class Placer:
         """Create the Ray actor for a worker, and keep the actor until the worker's proxy disconnects."""
         resources = find_resources(self._settings.resources, offer.op)
         remote_class: Any = ray.remote(NodeAgent)
-        actor = remote_class.options(
+        options = remote_class.options(
             max_restarts=0, lifetime="detached", scheduling_strategy="SPREAD", **split_resources(resources)
-        ).remote()
+        )
+        try:
+            actor = await asyncio.to_thread(options.remote)
+        except Exception as exc:  # Ray raises RayError, RpcError and more
+            self._leave_cluster(exc)
         starting = asyncio.ensure_future(self._start_agent(actor))
         closed = asyncio.ensure_future(_await_end(link))
         try:
@@ -110,6 +114,15 @@ class Placer:
             closed.cancel()
             with contextlib.suppress(Exception):  # the cluster may be gone
                 ray.kill(actor)
+
+    def _leave_cluster(self, error: Exception) -> NoReturn:
+        """End the process, so that its supervisor starts a placer that connects to the cluster anew.
+
+        Ray takes a head node that has started again for another cluster, which refuses the former placers.
+        """
+        log.error("The Ray cluster can't be used any more: %s", " ".join(str(error).split()))
+        lines_written()
+        os._exit(1)  # an orderly end would wait for the former cluster
 
     async def _start_agent(self, actor: Any) -> StartedAgent:
         """Wait until Ray has created the actor, and start its agent."""
