@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,24 +20,25 @@ from pathlib import Path
 from typing import NamedTuple
 
 import grpc
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from bench.load import CannotMeasure
+from bench.peers.dialects import Answer, Dialect
 from bench.peers.environments import environment
 from bench.peers.peer_server import activated
-from bench.running import free_ports, stop
+from bench.peers.server import Endpoint, running
+from bench.running import free_ports
 from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
 from tests.support.answer_streams import open_stream, request
 from tests.support.repository_process import RepositoryProcess
-from tests.support.service_process import wait_until
 from tests.support.triton_repository import write_model
 
 EXAMPLES = """examples:
   python -m bench.streams
   python -m bench.streams --triton --rounds 5
 """
-TRITON_START_S = 60.0
 ANSWERS, STREAMS, FIRSTS = 10_000, 50, 300
 _TENSORS = """
 backend: "python"
@@ -122,19 +122,22 @@ def running_triton(repository: Path) -> Iterator[grpc.Channel]:
     http_port, grpc_port = free_ports(2)
     command = [str(venv / "bin" / "python"), "-m", "bench.peers.apps.triton_app"]
     command += [str(http_port), str(repository), str(grpc_port)]
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, cwd=folder, env=activated(venv), stdout=log, stderr=log)
-        try:
-            with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
-                try:
-                    grpc.channel_ready_future(channel).result(TRITON_START_S)
-                    wait_until(lambda: count_answers(channel, 1) == 1, "Triton answers", TRITON_START_S)
-                except (grpc.FutureTimeoutError, grpc.RpcError, AssertionError):
-                    log.seek(0)
-                    raise CannotMeasure(f"Triton does not start: {log.read()[-2000:]}") from None
-                yield channel
-        finally:
-            stop(process)
+    endpoint = Endpoint(http_port, "/v2/models/one/infer", Dialect(_body, _answer))
+    with (
+        running(command, endpoint, activated(venv), "1"),
+        grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel,
+    ):
+        yield channel
+
+
+def _body(text: str) -> bytes:
+    tensor = {"name": "X", "datatype": "BYTES", "shape": [1], "data": [text]}
+    return msgspec.json.encode({"inputs": [tensor]})
+
+
+def _answer(content: bytes) -> Answer:
+    (output,) = msgspec.json.decode(content)["outputs"]
+    return Answer(*output["data"], confidence=1.0)
 
 
 def main() -> int:
