@@ -94,7 +94,7 @@ class Placer:
             max_restarts=0, lifetime="detached", scheduling_strategy="SPREAD", **split_resources(resources)
         )
         try:
-            actor = await asyncio.to_thread(options.remote)
+            actor = options.remote()  # in one step with the `try` below, which kills the actor
         except Exception as exc:  # Ray raises RayError, RpcError and more
             self._leave_cluster(exc)
         starting = asyncio.ensure_future(self._start_agent(actor))
