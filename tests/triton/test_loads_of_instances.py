@@ -224,7 +224,7 @@ def test_a_load_fails_if_the_workers_of_one_version_are_lost_while_another_versi
             for number in range(COUNT):
                 server.wait_for_log(f"Worker held:1.{number} is ready")
             wait_until(lambda: len(list(held.folder.glob("v2.*"))) == COUNT, "version 2 is held")
-            for mark in held.folder.glob("v1.*"):
+            for mark in list(held.folder.glob("v1.*")):
                 os.kill(int(mark.suffix[1:]), signal.SIGKILL)
             server.wait_for_log("no room for another", COUNT)
             assert (loading.done(), get_state(server)) == (False, "LOADING")
